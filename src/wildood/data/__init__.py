@@ -1,0 +1,1 @@
+"""Files and arrays in, batches out: the input spec, sources, the simulated wild mixture, samplers."""

@@ -1,0 +1,100 @@
+"""Files that are either whole or not there: atomic writes, and nested state as safetensors with a checksum."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as parse_tensors
+from safetensors.torch import save as serialise_tensors
+from torch import Tensor
+
+
+class DamagedFileError(ValueError):
+    """A file that is torn, changed, or not one of ours."""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that a reader, or a machine that loses power, finds the old content or the new, never a part.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     write_atomically(Path(place) / "a.txt", b"whole")
+    ...     (Path(place) / "a.txt").read_bytes(), len(list(Path(place).iterdir()))
+    (b'whole', 1)
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def digest(content: bytes) -> str:
+    """A checksum that changes with any byte.
+
+    >>> len(digest(b"x"))
+    64
+    """
+    return hashlib.sha256(content).hexdigest()
+
+
+def dump_state(state: Any) -> bytes:
+    """Nested dicts and lists of tensors and plain values as one safetensors file; no pickle.
+
+    >>> load_state(dump_state({"a": [torch.tensor([1, 2]), None], "b": {"c": 0.1}}))
+    {'a': [tensor([1, 2]), None], 'b': {'c': 0.1}}
+    """
+    tensors: dict[str, Tensor] = {}
+    skeleton = json.dumps(_take_tensors(state, tensors))
+    body = serialise_tensors(tensors)
+    header = {"skeleton": skeleton, "digest": digest(skeleton.encode() + body)}
+    # The skeleton travels as the metadata of an outer file whose one tensor is the inner file's bytes.
+    return serialise_tensors({"body": torch.frombuffer(bytearray(body), dtype=torch.uint8)}, metadata=header)
+
+
+def load_state(content: bytes) -> Any:
+    """What `dump_state` was given; a file that is not exactly what it wrote is refused.
+
+    >>> load_state(dump_state([1])[:-1])
+    Traceback (most recent call last):
+    wildood.data.files.DamagedFileError: not a whole safetensors file
+    """
+    try:
+        body = parse_tensors(content)["body"].numpy().tobytes()
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
+        if digest(header["skeleton"].encode() + body) != header["digest"]:
+            raise DamagedFileError("its checksum does not agree with its content")
+        return _put_tensors(json.loads(header["skeleton"]), parse_tensors(body))
+    except (SafetensorError, KeyError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise DamagedFileError("not a whole safetensors file") from error
+
+
+def _take_tensors(state: Any, tensors: dict[str, Tensor]) -> Any:
+    """The state with each tensor replaced by its number; the tensors go into `tensors`."""
+    if isinstance(state, Tensor):
+        tensors[str(len(tensors))] = state.detach().cpu().contiguous().clone()
+        return {"tensor": len(tensors) - 1}
+    if isinstance(state, dict):
+        return {"items": [[key, _take_tensors(value, tensors)] for key, value in state.items()]}
+    if isinstance(state, list | tuple):
+        return [_take_tensors(value, tensors) for value in state]
+    return state
+
+
+def _put_tensors(skeleton: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(skeleton, dict):
+        if "tensor" in skeleton:
+            return tensors[str(skeleton["tensor"])]
+        return {key: _put_tensors(value, tensors) for key, value in skeleton["items"]}
+    if isinstance(skeleton, list):
+        return [_put_tensors(value, tensors) for value in skeleton]
+    return skeleton

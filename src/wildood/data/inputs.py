@@ -1,0 +1,103 @@
+"""The input spec: how a raw example becomes model input. Saved with the detector, so that deployment does the same."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from wildood.errors import InputError
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """Images in, normalised float batches in NCHW out.
+
+    uint8 values are divided by 255, floats are taken to be scaled already; then (x - mean) / std for each channel.
+
+    Attributes:
+        layout: where the channels of a raw batch are: "NHWC" (as images are stored) or "NCHW" (as torch has them).
+        mean: one number for each channel.
+        std: one number for each channel.
+        size: height and width to resize to (bilinear, antialiased); None takes images as they are.
+
+    >>> spec = InputSpec(mean=(0.5,), std=(0.25,))
+    >>> spec(torch.full((2, 4, 4, 1), 255, dtype=torch.uint8)).shape
+    torch.Size([2, 1, 4, 4])
+    >>> spec(torch.full((2, 4, 4, 1), 255, dtype=torch.uint8)).max().item()
+    2.0
+    """
+
+    layout: Literal["NHWC", "NCHW"] = "NHWC"
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    size: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", tuple(float(value) for value in self.mean))
+        object.__setattr__(self, "std", tuple(float(value) for value in self.std))
+        if self.layout not in {"NHWC", "NCHW"}:
+            raise InputError(f"layout is {self.layout!r}: give 'NHWC' or 'NCHW'")
+        if len(self.mean) != len(self.std) or not self.mean:
+            raise InputError(f"mean has {len(self.mean)} and std {len(self.std)} values: give both one for each channel")
+        if min(self.std) <= 0:
+            raise InputError(f"std is {self.std}: every value must be positive")
+        if self.size is not None:
+            object.__setattr__(self, "size", (int(self.size[0]), int(self.size[1])))
+
+    def __call__(self, raw: Tensor) -> Tensor:
+        """A raw batch as model input."""
+        self.check(raw)
+        images = raw.permute(0, 3, 1, 2) if self.layout == "NHWC" else raw
+        scaled = images.float() / 255 if images.dtype == torch.uint8 else images.float()
+        if self.size is not None and tuple(scaled.shape[2:]) != self.size:
+            scaled = F.interpolate(scaled, size=self.size, mode="bilinear", antialias=True)
+        mean = torch.tensor(self.mean, device=raw.device).view(1, -1, 1, 1)
+        std = torch.tensor(self.std, device=raw.device).view(1, -1, 1, 1)
+        return ((scaled - mean) / std).contiguous(memory_format=torch.channels_last)
+
+    def check(self, raw: Tensor) -> None:
+        """Refuse a batch that this spec cannot read."""
+        if raw.ndim != 4:
+            raise InputError(f"an input spec is for images, but a batch has shape {tuple(raw.shape)}: leave input= out")
+        channels = raw.shape[3 if self.layout == "NHWC" else 1]
+        if len(self.mean) not in {1, channels}:
+            raise InputError(
+                f"a batch of shape {tuple(raw.shape)} has {channels} channels in layout {self.layout}, but mean and std "
+                f"have {len(self.mean)} values: give one for each channel, or the other layout"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The spec as JSON-ready data.
+
+        >>> InputSpec(mean=(0.5,), std=(0.5,)).to_dict()
+        {'layout': 'NHWC', 'mean': (0.5,), 'std': (0.5,), 'size': None}
+        """
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """The spec that `to_dict` described.
+
+        >>> InputSpec.from_dict({"layout": "NCHW", "mean": [0.5], "std": [0.5], "size": None}).layout
+        'NCHW'
+        """
+        settings: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+        return cls(**settings)
+
+
+def to_model_input(raw: Tensor, spec: InputSpec | None) -> Tensor:
+    """What the model is given for a raw batch: by the spec if there is one, else floats as float32 and integers as they are.
+
+    >>> to_model_input(torch.zeros(2, 3, dtype=torch.float64), None).dtype
+    torch.float32
+    """
+    if spec is not None:
+        return spec(raw)
+    if raw.dtype == torch.uint8:
+        raise InputError(
+            "uint8 examples need an input spec: pass input=InputSpec(mean=..., std=...) with the values that the model was "
+            "trained with"
+        )
+    return raw.float() if raw.is_floating_point() else raw

@@ -1,0 +1,188 @@
+"""Wild data: one pool of unlabelled traffic, or a mixture of ID and OOD that simulates one."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from wildood.data.sampling import ShuffledCycle, generator, split
+from wildood.data.sources import Part, Source, unlabelled_source
+from wildood.errors import InputError
+
+
+class WildSampler(Protocol):
+    """Draws wild batches, for ever, in an order that can be resumed."""
+
+    def draw(self, count: int) -> Tensor:
+        """Exactly `count` raw wild examples."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the sampler needs to go on where it was."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        ...
+
+
+class Wild(Protocol):
+    """A source of wild data as training needs it."""
+
+    @property
+    def pools(self) -> tuple[Source, ...]:
+        """The sources that batches are drawn from."""
+        ...
+
+    def sampler(self, seed: int) -> WildSampler:
+        """Batches of this wild data, in an order that the seed decides."""
+        ...
+
+    def set_aside(self, share: float, seed: int) -> tuple[Self, Source]:
+        """This wild data without `share` of it, and a source of examples from that share."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class WildPool:
+    """Unlabelled traffic as it is, drawn by its own shuffled cycle whatever its length.
+
+    >>> import numpy as np
+    >>> pool = WildPool(unlabelled_source(np.zeros((3, 2)), "wild"))
+    >>> pool.sampler(seed=0).draw(5).shape
+    torch.Size([5, 2])
+    """
+
+    source: Source
+
+    @property
+    def pools(self) -> tuple[Source, ...]:
+        """The one source."""
+        return (self.source,)
+
+    def sampler(self, seed: int) -> WildSampler:
+        """Batches in an order that the seed decides."""
+        return _Draws(self.pools, pi=0.0, seed=seed)
+
+    def set_aside(self, share: float, seed: int) -> tuple["WildPool", Source]:
+        """The pool without `share` of it, and that share."""
+        kept, aside = split(len(self.source), share, generator(seed, "wild-aside"))
+        return WildPool(Part(self.source, kept)), Part(self.source, aside)
+
+
+class WildMixture:
+    """A simulated wild source: each example is OOD with probability pi, else ID (the paper's Huber model).
+
+    P_wild = (1 - pi) P_in + pi P_out. A batch of B holds exactly B examples, of which a Binomial(B, pi) number is OOD;
+    nothing is read and thrown away.
+
+    Args:
+        id: unlabelled ID examples, as an array, tensor or dataset.
+        ood: OOD examples of the same shape.
+        pi: the share of OOD, from 0 to 1.
+
+    >>> import numpy as np
+    >>> wild = WildMixture(id=np.zeros((50, 2)), ood=np.ones((50, 2)), pi=0.1)
+    >>> wild.sampler(seed=0).draw(1000)[:, 0].mean().item()
+    0.094
+    """
+
+    def __init__(self, id: Any, ood: Any, pi: float) -> None:  # noqa: A002 - the field's own word
+        if not 0 <= pi <= 1:
+            raise InputError(f"pi is {pi}: give the share of OOD in the wild data, from 0 to 1")
+        self.id = id if isinstance(id, Part) else unlabelled_source(id, "wild id")
+        self.ood = ood if isinstance(ood, Part) else unlabelled_source(ood, "wild ood")
+        self.pi = float(pi)
+
+    @property
+    def pools(self) -> tuple[Source, ...]:
+        """The ID pool and the OOD pool."""
+        return (self.id, self.ood)
+
+    def sampler(self, seed: int) -> WildSampler:
+        """Batches in an order that the seed decides."""
+        return _Draws(self.pools, pi=self.pi, seed=seed)
+
+    def set_aside(self, share: float, seed: int) -> tuple["WildMixture", Source]:
+        """The mixture of the two pools without `share` of each, and one sample of the mixture from those shares."""
+        rng = generator(seed, "wild-aside")
+        kept_id, aside_id = split(len(self.id), share, rng)
+        kept_ood, aside_ood = split(len(self.ood), share, rng)
+        kept = WildMixture(Part(self.id, kept_id), Part(self.ood, kept_ood), self.pi)
+        return kept, _mixture_sample(Part(self.id, aside_id), Part(self.ood, aside_ood), self.pi, rng)
+
+
+def as_wild(data: Any) -> WildPool | WildMixture:
+    """What the user gave as wild data, ready to draw from.
+
+    >>> import numpy as np
+    >>> type(as_wild(np.zeros((3, 2)))).__name__
+    'WildPool'
+    """
+    return data if isinstance(data, WildMixture) else WildPool(unlabelled_source(data, "wild"))
+
+
+@dataclass(frozen=True, eq=False)
+class _Joined:
+    """Two sources one behind the other."""
+
+    first: Source
+    second: Source
+
+    def __len__(self) -> int:
+        return len(self.first) + len(self.second)
+
+    def gather(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
+        parts = []
+        in_second = indices >= len(self.first)
+        if not in_second.all():
+            parts.append((~in_second, self.first.gather(indices[~in_second])[0]))
+        if in_second.any():
+            parts.append((in_second, self.second.gather(indices[in_second] - len(self.first))[0]))
+        batch = parts[0][1].new_empty((len(indices), *parts[0][1].shape[1:]))
+        for where, rows in parts:
+            batch[where] = rows
+        return batch, None
+
+    def fingerprint(self) -> str:
+        return f"{self.first.fingerprint()}+{self.second.fingerprint()}"
+
+
+def _mixture_sample(id_part: Part, ood_part: Part, pi: float, rng: torch.Generator) -> Source:
+    """As many draws of the mixture as the parts give without using an example twice."""
+    most = len(id_part) + len(ood_part)
+    is_ood = torch.rand(most, generator=rng, dtype=torch.float64) < pi
+    enough = (is_ood.cumsum(0) <= len(ood_part)) & ((~is_ood).cumsum(0) <= len(id_part))
+    is_ood = is_ood[: int(enough.cumprod(0).sum())]
+    indices = torch.where(is_ood, len(id_part) + is_ood.cumsum(0) - 1, (~is_ood).cumsum(0) - 1)
+    return Part(_Joined(id_part, ood_part), indices)
+
+
+class _Draws:
+    """Wild batches from one pool, or from an ID pool and an OOD pool by a coin for each example."""
+
+    def __init__(self, pools: tuple[Source, ...], pi: float, seed: int) -> None:
+        self._pools = pools
+        self._pi = pi
+        self._coins = generator(seed, "wild-coins")
+        self._cycles = [ShuffledCycle(len(pool), generator(seed, f"wild-{number}")) for number, pool in enumerate(pools)]
+
+    def draw(self, count: int) -> Tensor:
+        ood = 0
+        if len(self._pools) == 2:
+            ood = int((torch.rand(count, generator=self._coins, dtype=torch.float64) < self._pi).sum())
+        batches = [
+            pool.gather(cycle.take(share))[0]
+            for pool, cycle, share in zip(self._pools, self._cycles, (count - ood, ood), strict=False)
+            if share
+        ]
+        return torch.cat(batches)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"coins": self._coins.get_state(), "cycles": [cycle.state_dict() for cycle in self._cycles]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._coins.set_state(state["coins"])
+        for cycle, saved in zip(self._cycles, state["cycles"], strict=True):
+            cycle.load_state_dict(saved)

@@ -1,0 +1,1 @@
+"""The detector a user keeps and deploys, and the functions that make one."""

@@ -1,0 +1,144 @@
+"""A detector on disk: `detector.json` says what it is, `weights.safetensors` holds its tensors; no pickle."""
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from wildood.data.files import DamagedFileError, digest, dump_state, load_state, write_atomically
+from wildood.data.inputs import InputSpec
+from wildood.detect.detector import Detector, Promise
+from wildood.errors import DetectorFileError
+from wildood.models.features import FeatureTap
+from wildood.models.outputs import Classifier
+from wildood.models.shipped import SHIPPED, build_model, describe_model
+from wildood.scores.energy import EnergyScore
+from wildood.scores.head import HeadScore
+from wildood.scores.max_softmax import MaxSoftmax
+from wildood.scores.score import Score
+
+FORMAT = 1
+SCORES: dict[str, type[Score]] = {cls.__name__: cls for cls in (EnergyScore, HeadScore, MaxSoftmax)}
+
+
+def save_detector(detector: Detector, directory: Path) -> Path:
+    """Write both files; the JSON goes last and names the weights' checksum, so that a torn pair is noticed."""
+    state = {
+        "model": dict(detector.classifier.model.state_dict()),
+        "score": dict(detector.scorer.state_dict()),
+    }
+    weights = dump_state(state)
+    tap = detector.classifier.tap
+    content = {
+        "format": FORMAT,
+        "weights": digest(weights),
+        "model": describe_model(detector.classifier.model) or {"class": type(detector.classifier.model).__qualname__},
+        "input": None if detector.classifier.spec is None else detector.classifier.spec.to_dict(),
+        "tap": None if tap is None else vars(tap),
+        "score": {"name": type(detector.scorer).__name__, "settings": detector.scorer.settings},
+        "example_shape": list(detector.example_shape),
+        "threshold": float(detector.threshold).hex(),
+        "promise": None if detector.promise is None else vars(detector.promise),
+        "history": detector.history,
+        "record": detector.record,
+    }
+    write_atomically(directory / "weights.safetensors", weights)
+    write_atomically(directory / "detector.json", json.dumps({"digest": _digest(content), **content}, indent=1).encode())
+    return directory
+
+
+def load(directory: str | Path, model: nn.Module | Callable[[], nn.Module] | None = None) -> Detector:
+    """Read a detector that `save` wrote. Models that ship with wildood are rebuilt; for your own, pass it again.
+
+    Args:
+        directory: where `Detector.save` wrote.
+        model: your model of the same architecture (copied, never changed), or a function that builds it; its weights are
+            replaced by the saved ones. Not needed for models from `wildood.models`.
+
+    >>> import tempfile, numpy as np, wildood
+    >>> from wildood.models.small import MLP
+    >>> x = np.random.default_rng(0).normal(size=(50, 4)).astype("float32")
+    >>> detector = wildood.posthoc(MLP(4, 3), wildood.EnergyScore(), holdout=x, alpha=0.1)
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     again = wildood.load(detector.save(place))
+    >>> bool(np.array_equal(again.score(x), detector.score(x)))
+    True
+    """
+    directory = Path(directory)
+    content = _read_json(directory / "detector.json")
+    weights_path = directory / "weights.safetensors"
+    try:
+        weights = weights_path.read_bytes()
+    except OSError as error:
+        raise DetectorFileError(f"{weights_path} cannot be read ({error.strerror}): save the detector again") from error
+    if digest(weights) != content["weights"]:
+        raise DetectorFileError(f"{weights_path} is not the file that detector.json belongs to: save the detector again")
+    try:
+        state = load_state(weights)
+    except DamagedFileError as error:
+        raise DetectorFileError(f"{weights_path} is damaged ({error}): save the detector again") from error
+    network = _network(content["model"], model, directory)
+    _load_weights(network, state["model"], directory)
+    spec = None if content["input"] is None else InputSpec.from_dict(content["input"])
+    tap = None if content["tap"] is None else FeatureTap(**content["tap"])
+    score = SCORES[content["score"]["name"]](**content["score"]["settings"])
+    score.load_state_dict(state["score"])
+    return Detector(
+        Classifier(network.eval(), spec, tap),
+        score.eval(),
+        tuple(content["example_shape"]),
+        threshold=float.fromhex(content["threshold"]),
+        promise=None if content["promise"] is None else Promise(**content["promise"]),
+        history=content["history"],
+        record=content["record"],
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(path.read_bytes())
+        if _digest({key: value for key, value in content.items() if key != "digest"}) != content["digest"]:
+            raise DetectorFileError(f"{path} was changed after it was written: save the detector again")
+    except OSError as error:
+        raise DetectorFileError(f"{path} cannot be read ({error.strerror}): give the directory that save() wrote") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DetectorFileError(f"{path} is damaged or not a wildood detector: save the detector again") from error
+    if content.get("format") != FORMAT:
+        raise DetectorFileError(
+            f"{path} has format {content.get('format')}, this wildood reads format {FORMAT}: use the wildood that wrote it"
+        )
+    if content["score"]["name"] not in SCORES:
+        raise DetectorFileError(f"{path} uses the score {content['score']['name']!r}, which this wildood does not have")
+    return content
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return digest(json.dumps(content, sort_keys=True).encode())
+
+
+def _network(described: dict[str, Any], model: nn.Module | Callable[[], nn.Module] | None, directory: Path) -> nn.Module:
+    if model is None:
+        if described.get("name") not in SHIPPED:
+            raise DetectorFileError(
+                f"{directory} was made with a model of your own ({described.get('class')}): pass it, as in load(directory, "
+                "model=build_model)"
+            )
+        return build_model(described)
+    network = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
+    if not isinstance(network, nn.Module):
+        raise DetectorFileError(f"model() returned a {type(network).__name__}: it must build an nn.Module")
+    return network
+
+
+def _load_weights(network: nn.Module, weights: dict[str, Any], directory: Path) -> None:
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
+        raise DetectorFileError(
+            f"the weights in {directory} do not fit the model that was passed ({first}): pass the architecture it was "
+            "made with"
+        ) from error

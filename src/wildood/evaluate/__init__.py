@@ -1,0 +1,1 @@
+"""Numpy on arrays of scores, nothing else: metrics, thresholds, selection."""

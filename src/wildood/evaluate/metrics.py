@@ -1,0 +1,125 @@
+"""How well scores tell ID from OOD: sample means, exact with ties. Scores are higher for OOD everywhere."""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from wildood.errors import InputError
+
+Scores = npt.ArrayLike
+
+
+def fpr_at_tpr(id_scores: Scores, ood_scores: Scores, tpr: float = 0.95) -> float:
+    """Share of OOD accepted when at least `tpr` of ID is accepted: the paper's FPR95 (ID is the positive class).
+
+    The threshold is the smallest score that accepts at least `tpr` of the ID scores; accept where score <= threshold.
+
+    >>> fpr_at_tpr([0.0, 0.1, 0.2, 0.3], [0.25, 0.3, 0.9, 1.0], tpr=0.75)
+    0.0
+    >>> fpr_at_tpr([0.0, 0.1, 0.2, 0.3], [0.25, 0.3, 0.9, 1.0], tpr=0.95)
+    0.5
+    """
+    return float(np.mean(flat_scores(ood_scores, "OOD") <= accepting_threshold(id_scores, tpr)))
+
+
+def fpr_at_tpr_ood_positive(id_scores: Scores, ood_scores: Scores, tpr: float = 0.95) -> float:
+    """Share of ID rejected when at least `tpr` of OOD is rejected: the other convention, with OOD as the positive class.
+
+    It is the same question with the classes exchanged, and its values differ: never compare one with the other.
+
+    >>> fpr_at_tpr_ood_positive([0.0, 0.1, 0.2, 0.3], [0.25, 0.3, 0.9, 1.0], tpr=0.95)
+    0.25
+    """
+    return fpr_at_tpr(-flat_scores(ood_scores, "OOD"), -flat_scores(id_scores, "ID"), tpr)
+
+
+def accepting_threshold(id_scores: Scores, tpr: float = 0.95) -> float:
+    """The smallest score that accepts at least `tpr` of the ID scores.
+
+    >>> accepting_threshold([3.0, 1.0, 2.0, 4.0], tpr=0.5)
+    2.0
+    """
+    if not 0 < tpr <= 1:
+        raise InputError(f"tpr is {tpr}: give a rate in (0, 1]")
+    scores = flat_scores(id_scores, "ID")
+    # 0.07 * 100 is 7.000000000000001 in floating point; rounding keeps the count what it is on paper.
+    rank = max(1, math.ceil(round(tpr * len(scores), 9)))
+    return float(np.partition(scores, rank - 1)[rank - 1])
+
+
+def auroc(id_scores: Scores, ood_scores: Scores) -> float:
+    """Probability that an OOD example scores higher than an ID example, ties counted as one half.
+
+    >>> auroc([0.0, 1.0], [1.0, 2.0])
+    0.875
+    """
+    ordered = np.sort(flat_scores(id_scores, "ID"))
+    ood = flat_scores(ood_scores, "OOD")
+    below = np.searchsorted(ordered, ood, side="left")
+    not_above = np.searchsorted(ordered, ood, side="right")
+    return float(np.mean(below + not_above) / (2 * len(ordered)))
+
+
+def aupr_out(id_scores: Scores, ood_scores: Scores) -> float:
+    """Average precision with OOD as the positive class (sum of precision times the gain in recall, no interpolation).
+
+    >>> aupr_out([0.0, 1.0], [2.0, 3.0])
+    1.0
+    """
+    return _average_precision(positive=flat_scores(ood_scores, "OOD"), negative=flat_scores(id_scores, "ID"))
+
+
+def aupr_in(id_scores: Scores, ood_scores: Scores) -> float:
+    """Average precision with ID as the positive class, on the negated scores.
+
+    >>> round(aupr_in([0.0, 2.0], [1.0, 3.0]), 4)
+    0.8333
+    """
+    return _average_precision(positive=-flat_scores(id_scores, "ID"), negative=-flat_scores(ood_scores, "OOD"))
+
+
+def false_alarm_rate(id_scores: Scores, threshold: float) -> float:
+    """Share of ID examples rejected at this threshold (reject where score > threshold).
+
+    >>> false_alarm_rate([0.0, 1.0, 2.0, 3.0], threshold=2.0)
+    0.25
+    """
+    if math.isnan(threshold):
+        raise InputError("the threshold is NaN: give a number")
+    return float(np.mean(flat_scores(id_scores, "ID") > threshold))
+
+
+def accuracy(predicted: npt.ArrayLike, labels: npt.ArrayLike) -> float:
+    """Share of examples whose predicted class is the label; a rejected example (UNKNOWN) counts as wrong.
+
+    >>> accuracy([0, 1, -1, 1], [0, 1, 2, 2])
+    0.5
+    """
+    given, expected = np.asarray(predicted), np.asarray(labels)
+    if given.shape != expected.shape or given.size == 0:
+        raise InputError(f"{given.shape} predictions for {expected.shape} labels: give as many of one as of the other")
+    return float(np.mean(given == expected))
+
+
+def _average_precision(positive: npt.NDArray[np.float64], negative: npt.NDArray[np.float64]) -> float:
+    """Σ (recall_k - recall_{k-1}) precision_k over the distinct scores, highest first."""
+    levels, counts = np.unique(positive, return_counts=True)
+    above_positive = np.cumsum(counts[::-1])[::-1]
+    above_negative = len(negative) - np.searchsorted(np.sort(negative), levels, side="left")
+    precision = above_positive / (above_positive + above_negative)
+    return float(np.sum(precision * counts) / len(positive))
+
+
+def flat_scores(scores: Scores, what: str) -> npt.NDArray[np.float64]:
+    """The scores as one flat array; empty, nested or NaN ones are refused (infinite ones can be ranked).
+
+    >>> flat_scores([1, 2], "ID")
+    array([1., 2.])
+    """
+    flat = np.asarray(scores, dtype=np.float64)
+    if flat.ndim != 1 or flat.size == 0:
+        raise InputError(f"{what} scores have shape {flat.shape}: give one number per example, at least one example")
+    if np.isnan(flat).any():
+        raise InputError(f"{what} scores contain NaN: look at the model's outputs before measuring")
+    return flat

@@ -1,0 +1,1 @@
+"""Training recipes: the equations of each method, nothing about loops or files."""

@@ -1,0 +1,125 @@
+"""The contract between methods and the training loop: a batch in, a loss and named constraints out."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from wildood.methods.schedule import Schedule
+from wildood.models.outputs import Classifier, Outputs
+from wildood.scores.score import Score
+
+
+class Batch(NamedTuple):
+    """B labelled examples with their classes, and B wild ones for methods that use them; raw, as their sources give them."""
+
+    labelled: Tensor
+    labels: Tensor
+    wild: Tensor | None = None
+
+
+class Terms(NamedTuple):
+    """What an objective says of a batch: a loss to minimise, and constraints c that must be <= 0."""
+
+    loss: Tensor
+    constraints: dict[str, Tensor]
+
+
+class Start(NamedTuple):
+    """What the starting classifier says of the labelled data that is trained on, in evaluation mode.
+
+    Attributes:
+        cross_entropy: its mean classification loss.
+        logsumexp: S(x) for each labelled example.
+        features: how many features it has, for methods that use them; else 0.
+        seed: the run's.
+    """
+
+    cross_entropy: float
+    logsumexp: Tensor
+    features: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Duals:
+    """How the augmented Lagrangian treats an objective's constraints.
+
+    Attributes:
+        multipliers: the starting lambda of each named constraint.
+        penalties: the starting beta of each.
+        rate: mu_2, the step of dual ascent.
+        growth: gamma, by which a penalty grows after an epoch whose constraint exceeds `tol`.
+        tol: the violation that is tolerated.
+        penalty_cap: the largest penalty; None for no cap.
+        as_published: one multiplier shared by all constraints, never projected, as in the released code.
+    """
+
+    multipliers: dict[str, float] = field(default_factory=dict)
+    penalties: dict[str, float] = field(default_factory=dict)
+    rate: float = 1.0
+    growth: float = 1.5
+    tol: float = 0.05
+    penalty_cap: float | None = None
+    as_published: bool = False
+
+
+class Objective(nn.Module):
+    """A method at work on one model: owns the classifier and whatever is learned besides it.
+
+    Attributes:
+        classifier: the user's model (a copy), with its input spec.
+        score: what the finished detector will score with.
+        duals: how its constraints are to be met; without constraints, the default says nothing.
+    """
+
+    def __init__(self, classifier: Classifier, score: Score, duals: Duals | None = None) -> None:
+        super().__init__()
+        self.classifier = classifier
+        self.score = score
+        self.duals = duals or Duals()
+
+    def forward(self, batch: Batch) -> Terms:
+        """Loss and constraints of a batch, from one concatenated forward pass."""
+        raise NotImplementedError
+
+    def constraints(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:  # noqa: ARG002 - for methods that have any
+        """The constraints on these ID examples: means minus their levels."""
+        return {}
+
+    def without_decay(self) -> list[nn.Parameter]:
+        """Parameters that weight decay must leave alone."""
+        return []
+
+    def watch(self) -> dict[str, float]:
+        """Learned numbers worth a column in the history."""
+        return {}
+
+    def outputs(self, batch: Batch) -> tuple[Outputs, Outputs]:
+        """The outputs for the labelled and for the wild examples, from one forward pass: BatchNorm sees the mix."""
+        count = len(batch.labelled)
+        raw = batch.labelled if batch.wild is None else torch.cat([batch.labelled, batch.wild])
+        logits, features = self.classifier(raw)
+        if features is None:
+            return Outputs(logits[:count]), Outputs(logits[count:])
+        return Outputs(logits[:count], features[:count]), Outputs(logits[count:], features[count:])
+
+
+class Method(Protocol):
+    """A training recipe's settings, as a frozen dataclass."""
+
+    uses_features: ClassVar[bool]
+
+    @property
+    def alpha(self) -> float:
+        """The level of the constraint on false alarms, and the deployed false-alarm rate unless `fit` is told otherwise."""
+        ...
+
+    def schedule(self) -> Schedule:
+        """The schedule that suits this method."""
+        ...
+
+    def objective(self, classifier: Classifier, start: Start) -> Objective:
+        """This method at work on a classifier."""
+        ...

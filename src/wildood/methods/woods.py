@@ -1,0 +1,182 @@
+"""WOODS, the method of "Training OOD Detectors in their Natural Habitats" (Katz-Samuels et al., ICML 2022).
+
+minimise    1/m Σ_i L_ood(g(x~_i), in)                      the share of wild data called ID
+subject to  1/n Σ_j L_ood(g(x_j), out)      <= alpha        false alarms on labelled data
+            1/n Σ_j L_cls(f(x_j), y_j)      <= tau          the classifier stays as good as it was
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from wildood.data.sampling import generator
+from wildood.errors import InputError
+from wildood.methods.objective import Batch, Duals, Objective, Start, Terms
+from wildood.methods.schedule import Schedule
+from wildood.models.outputs import Classifier, Outputs
+from wildood.scores.energy import EnergyScore, energy
+
+
+@dataclass(frozen=True)
+class Woods:
+    """Energy as the OOD classifier, with the sigmoid loss of eq. (energy_robust).
+
+    Attributes:
+        alpha: level of the constraint on false alarms (the soft rate E σ(z) of labelled data).
+        tau: level of the constraint on cross-entropy; None for twice the starting classifier's on the labelled data.
+        tol: the violation at which a penalty grows.
+        gamma: by how much it grows, at most once per epoch.
+        mu2: the step of dual ascent. 0.02 suits duals that move every step, 1 those that move once per epoch.
+        lambda1: starting multiplier of the false-alarm constraint. At 1 the wild objective and the constraint weigh ID
+            and OOD alike, whatever pi is; from 0 the first epochs push ID data out (docs/method.md).
+        lambda2: starting multiplier of the cross-entropy constraint.
+        beta1: starting penalty of the false-alarm constraint.
+        beta2: starting penalty of the cross-entropy constraint.
+        beta_max: the largest penalty.
+        published: what the released code does; use `Woods.as_published()`.
+
+    >>> Woods().alpha, Woods().schedule().duals
+    (0.05, 'step')
+    >>> Woods(alpha=1.5)
+    Traceback (most recent call last):
+    wildood.errors.InputError: Woods: alpha is 1.5: give a rate strictly between 0 and 1
+    """
+
+    uses_features: ClassVar[bool] = False
+
+    alpha: float = 0.05
+    tau: float | None = None
+    tol: float = 0.05
+    gamma: float = 1.1
+    mu2: float = 0.02
+    lambda1: float = 1.0
+    lambda2: float = 0.3
+    beta1: float = 1.0
+    beta2: float = 1.0
+    beta_max: float = 1000.0
+    published: bool = False
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        if not 0 < self.alpha < 1:
+            raise InputError(f"{name}: alpha is {self.alpha}: give a rate strictly between 0 and 1")
+        for field in ("tau", "beta1", "beta2", "mu2", "beta_max"):
+            if getattr(self, field) is not None and getattr(self, field) <= 0:
+                raise InputError(f"{name}: {field} is {getattr(self, field)}: it must be positive")
+        for field in ("lambda1", "lambda2", "tol"):
+            if getattr(self, field) < 0:
+                raise InputError(f"{name}: {field} is {getattr(self, field)}: it must not be negative")
+        if self.gamma < 1:
+            raise InputError(f"{name}: gamma is {self.gamma}: a penalty must not shrink, give at least 1")
+
+    @classmethod
+    def as_published(cls, gamma: float = 1.5, mu2: float = 1.0) -> Self:
+        """The released code: one multiplier for both constraints, started at 0; w and b drawn, and decayed.
+
+        >>> Woods.as_published().lambda1
+        0.0
+        """
+        return cls(gamma=gamma, mu2=mu2, lambda1=0.0, lambda2=0.0, beta_max=math.inf, published=True)
+
+    def schedule(self) -> Schedule:
+        """200 steps; or the released 100 epochs."""
+        return Schedule.as_published() if self.published else Schedule(steps=200)
+
+    def objective(self, classifier: Classifier, start: Start) -> Objective:
+        """The constrained problem on this classifier, with w and b started from its energies."""
+        if self.published:
+            # nn.Linear(1, 1) draws both from U(-1, 1): the sign of w is a matter of luck.
+            w, b = (torch.rand(2, generator=generator(start.seed, "w, b")) * 2 - 1).tolist()
+            level = SigmoidLevel(w, b, signed=True)
+        else:
+            level = SigmoidLevel.from_energies(start.logsumexp)
+        return WoodsObjective(self, classifier, level, self.tau_from(start))
+
+    def tau_from(self, start: Start) -> float:
+        """tau: as given, or twice the starting classifier's loss."""
+        return 2 * start.cross_entropy if self.tau is None else self.tau
+
+    def duals(self) -> Duals:
+        """The settings of the augmented Lagrangian."""
+        return Duals(
+            multipliers={"false_alarm": self.lambda1, "classification": self.lambda2},
+            penalties={"false_alarm": self.beta1, "classification": self.beta2},
+            rate=self.mu2,
+            growth=self.gamma,
+            tol=self.tol,
+            penalty_cap=self.beta_max,
+            as_published=self.published,
+        )
+
+
+class SigmoidLevel(nn.Module):
+    """z(x) = w S(x) + b with S = logsumexp f = -E: the logit of "this is OOD", with learnable slope and bias.
+
+    OOD has the smaller S, so w must be negative: w = -softplus(rho). (`signed` leaves w free, as the released code does.)
+
+    >>> level = SigmoidLevel(w=-0.5, b=1.0)
+    >>> round(level.w.item(), 6), round(level(torch.tensor([[0.0, 0.0]])).item(), 4)
+    (-0.5, 0.6534)
+    """
+
+    def __init__(self, w: float, b: float, *, signed: bool = False) -> None:
+        super().__init__()
+        self.signed = signed
+        # softplus(rho) = -w  <=>  rho = log(exp(-w) - 1), in the form that does not overflow
+        self.slope = nn.Parameter(torch.tensor(w if signed else -w + math.log(-math.expm1(w))))
+        self.bias = nn.Parameter(torch.tensor(b))
+
+    @classmethod
+    def from_energies(cls, logsumexp: Tensor) -> Self:
+        """Start at w = -1/std(S), b = -w q05(S): the bend of the sigmoid at the 5 % quantile of the starting classifier's S.
+
+        A confident network has a large S; at w = -1, b = 0 every sigmoid would be saturated and nothing would be learned.
+        """
+        spread = max(float(logsumexp.double().std()), 1e-3)
+        bend = float(logsumexp.double().kthvalue(max(1, math.ceil(0.05 * len(logsumexp)))).values)
+        return cls(w=-1 / spread, b=bend / spread)
+
+    @property
+    def w(self) -> Tensor:
+        """The slope."""
+        return self.slope if self.signed else -F.softplus(self.slope)
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """The logit z for each example."""
+        return -self.w * energy(logits) + self.bias
+
+
+class WoodsObjective(Objective):
+    """L_ood(g, in) = σ(-z) on wild data; σ(z) <= alpha and cross-entropy <= tau on labelled data."""
+
+    def __init__(self, method: Woods, classifier: Classifier, level: SigmoidLevel, tau: float) -> None:
+        super().__init__(classifier, EnergyScore(), method.duals())
+        self.level = level
+        self.alpha = method.alpha
+        self.tau = tau
+        self.decay_all = method.published
+
+    def forward(self, batch: Batch) -> Terms:
+        """Mean σ(-z) of the wild examples, and the constraints on the labelled ones."""
+        labelled, wild = self.outputs(batch)
+        loss = torch.sigmoid(-self.level(wild.logits)).mean()
+        return Terms(loss, self.constraints(labelled, batch.labels))
+
+    def constraints(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
+        """Mean σ(z) - alpha, and cross-entropy - tau."""
+        return {
+            "false_alarm": torch.sigmoid(self.level(outputs.logits)).mean() - self.alpha,
+            "classification": F.cross_entropy(outputs.logits, labels) - self.tau,
+        }
+
+    def without_decay(self) -> list[nn.Parameter]:
+        """Both w and b: decay would pull the slope to a flat sigmoid."""
+        return [] if self.decay_all else list(self.level.parameters())
+
+    def watch(self) -> dict[str, float]:
+        """The slope and the bias."""
+        return {"w": self.level.w.item(), "b": self.level.bias.item()}

@@ -1,0 +1,64 @@
+"""WOODS-alt: the same constrained problem with a separate OOD head and the hinge loss (the paper's Appendix A.2).
+
+minimise    1/m Σ_i max(1 - g(x~_i), 0)
+subject to  1/n Σ_j max(1 + g(x_j), 0)      <= alpha
+            1/n Σ_j L_cls(f(x_j), y_j)      <= tau
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from wildood.data.sampling import generator
+from wildood.methods.objective import Batch, Objective, Start, Terms
+from wildood.methods.woods import Woods
+from wildood.models.outputs import Classifier, Outputs
+from wildood.scores.head import HeadScore
+
+
+@dataclass(frozen=True)
+class WoodsAlt(Woods):
+    """An OOD head g on the penultimate features instead of the energy; the settings are those of `Woods`.
+
+    The head starts at random, g near 0 on all data, so the hinge of the ID constraint starts near 1 and its penalty alone
+    gives it the weight that `Woods` gets from lambda1 = 1; lambda1 starts at 0 here.
+
+    >>> WoodsAlt().lambda1, WoodsAlt().uses_features
+    (0.0, True)
+    """
+
+    uses_features: ClassVar[bool] = True
+
+    lambda1: float = 0.0
+
+    def objective(self, classifier: Classifier, start: Start) -> Objective:
+        """The constrained problem on this classifier, with a new head."""
+        return WoodsAltObjective(self, classifier, start)
+
+
+class WoodsAltObjective(Objective):
+    """Hinge of the head's logit: max(1 - g, 0) on wild data, max(1 + g, 0) <= alpha on labelled data."""
+
+    def __init__(self, method: WoodsAlt, classifier: Classifier, start: Start) -> None:
+        # A head is drawn from torch's global generator: lend it the run's seed and give the user's state back.
+        with torch.random.fork_rng():
+            torch.manual_seed(generator(start.seed, "head").initial_seed())
+            score = HeadScore(start.features).to(classifier.device)
+        super().__init__(classifier, score, method.duals())
+        self.alpha = method.alpha
+        self.tau = method.tau_from(start)
+
+    def forward(self, batch: Batch) -> Terms:
+        """Mean hinge of the wild examples, and the constraints on the labelled ones."""
+        labelled, wild = self.outputs(batch)
+        return Terms(F.relu(1 - self.score(wild)).mean(), self.constraints(labelled, batch.labels))
+
+    def constraints(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
+        """Mean hinge - alpha, and cross-entropy - tau."""
+        return {
+            "false_alarm": F.relu(1 + self.score(outputs)).mean() - self.alpha,
+            "classification": F.cross_entropy(outputs.logits, labels) - self.tau,
+        }

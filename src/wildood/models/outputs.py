@@ -1,0 +1,138 @@
+"""What a classifier says of a batch, and the one batched forward pass that everything else uses."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from wildood.data.inputs import InputSpec, to_model_input
+from wildood.data.sources import Source
+from wildood.errors import InputError
+from wildood.models.features import FeatureTap, find_tap
+
+EVAL_BATCH = 256
+
+
+class Outputs(NamedTuple):
+    """The logits f(x), in fp32, and the features h(x) where a method asked for them.
+
+    >>> Outputs(torch.zeros(2, 3)).features is None
+    True
+    """
+
+    logits: Tensor
+    features: Tensor | None = None
+
+
+class Classifier(nn.Module):
+    """A user's model with its input spec in front: raw batch in, `Outputs` out.
+
+    >>> classifier = Classifier(nn.Linear(2, 3), tap=None)
+    >>> classifier(torch.zeros(4, 2)).logits.shape
+    torch.Size([4, 3])
+    """
+
+    def __init__(self, model: nn.Module, spec: InputSpec | None = None, tap: FeatureTap | None = None) -> None:
+        super().__init__()
+        self.model = model
+        self.spec = spec
+        self.tap = tap
+
+    def forward(self, raw: Tensor) -> Outputs:
+        """Logits, and features if there is a tap, for a batch of raw examples."""
+        batch = to_model_input(raw.to(self.device), self.spec)
+        if self.tap is None:
+            return Outputs(logits_of(self.model(batch)))
+        with self.tap.catch(self.model) as caught:
+            logits = logits_of(self.model(batch))
+        return Outputs(logits, caught.features())
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's first parameter or buffer is."""
+        for tensor in (*self.model.parameters(), *self.model.buffers()):
+            return tensor.device
+        return torch.device("cpu")
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits in what a model returned: a tensor, or an output with `.logits` as Hugging Face models return.
+
+    >>> logits_of(torch.zeros(2, 3, dtype=torch.float64)).dtype
+    torch.float32
+    """
+    logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+    if not isinstance(logits, Tensor):
+        raise InputError(
+            f"the model returned a {type(output).__name__}: it must return logits as a tensor, or an output with .logits"
+        )
+    return logits.float()
+
+
+def try_classifier(model: nn.Module, raw: Tensor, spec: InputSpec | None) -> int:
+    """Run the model once on a few examples, in evaluation mode; the number of its classes, or a clear refusal.
+
+    >>> try_classifier(nn.Linear(2, 3), torch.zeros(4, 2), None)
+    3
+    """
+    classifier = Classifier(model, spec)
+    with evaluating(classifier):
+        batch = to_model_input(raw.to(classifier.device), spec)
+        try:
+            output = model(batch)
+        except Exception as error:
+            raise InputError(
+                f"the model fails on a batch of shape {tuple(batch.shape)} and dtype {batch.dtype}: {error}"
+            ) from error
+        logits = logits_of(output)
+    if logits.ndim != 2 or len(logits) != len(raw) or logits.shape[1] < 2:
+        raise InputError(
+            f"the model's output for {len(raw)} examples has shape {tuple(logits.shape)}: it must be (batch, classes) "
+            "with at least two classes"
+        )
+    if not logits.isfinite().all():
+        raise InputError("the model's logits are not finite on the first labelled examples: check its weights and inputs")
+    return logits.shape[1]
+
+
+def tap_features(model: nn.Module, raw: Tensor, spec: InputSpec | None, name: str | None = None) -> FeatureTap:
+    """Where this model's features are: the named submodule's output, or the input of the last Linear that is reached.
+
+    >>> tap_features(nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 3)), torch.zeros(4, 2), None).layer
+    '2'
+    """
+    classifier = Classifier(model, spec)
+    with evaluating(classifier):
+        return find_tap(model, to_model_input(raw.to(classifier.device), spec), name)
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; every submodule's mode is as it was afterwards."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def forward_all(
+    classifier: Classifier, source: Source, batch_size: int = EVAL_BATCH
+) -> Iterator[tuple[Outputs, Tensor | None]]:
+    """The classifier's outputs for every example of a source, batch by batch, in order; call it inside `evaluating`.
+
+    >>> import numpy as np
+    >>> from wildood.data.sources import ArraySource
+    >>> classifier = Classifier(nn.Linear(2, 3))
+    >>> with evaluating(classifier):
+    ...     [len(outputs.logits) for outputs, _ in forward_all(classifier, ArraySource(np.zeros((5, 2))), batch_size=2)]
+    [2, 2, 1]
+    """
+    for start in range(0, len(source), batch_size):
+        raw, labels = source.gather(torch.arange(start, min(start + batch_size, len(source))))
+        yield classifier(raw), None if labels is None else labels.to(classifier.device)

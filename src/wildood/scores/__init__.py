@@ -1,0 +1,1 @@
+"""Scores: one number for each example from a classifier's outputs, higher = more OOD."""

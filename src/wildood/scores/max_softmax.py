@@ -1,0 +1,19 @@
+"""The maximum softmax probability of Hendrycks & Gimpel (2017)."""
+
+from torch import Tensor
+
+from wildood.models.outputs import Outputs
+from wildood.scores.score import Score
+
+
+class MaxSoftmax(Score):
+    """s(x) = -max_k softmax(f(x))_k.
+
+    >>> import torch
+    >>> MaxSoftmax()(Outputs(torch.tensor([[9.0, 0.0], [0.1, 0.0]]))).argmax().item()
+    1
+    """
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        """Minus the probability of the most probable class, for each example."""
+        return -outputs.logits.softmax(dim=1).amax(dim=1)

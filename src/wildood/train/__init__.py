@@ -1,0 +1,1 @@
+"""The augmented Lagrangian, the one training loop, its history and its checkpoints."""

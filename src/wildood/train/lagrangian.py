@@ -1,0 +1,86 @@
+"""The augmented Lagrangian for inequality constraints: L(θ, λ) = loss(θ) + Σ_i psi(c_i(θ), λ_i, β_i)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from wildood.methods.objective import Duals, Terms
+
+
+def psi(c: Tensor, multiplier: Tensor, penalty: float) -> Tensor:
+    """ψ_β(c, λ) = [relu(λ + βc)² - λ²] / 2β, which is λc + βc²/2 where βc + λ >= 0, and -λ²/2β elsewhere.
+
+    The two branches of the paper in one expression; the multiplier that acts on the gradient of c is relu(λ + βc).
+
+    >>> psi(torch.tensor(0.5), torch.tensor(1.0), penalty=2.0).item()
+    0.75
+    """
+    return (F.relu(multiplier + penalty * c) ** 2 - multiplier**2) / (2 * penalty)
+
+
+class AugmentedLagrangian:
+    """One multiplier and one penalty for each named constraint.
+
+    >>> lagrangian = AugmentedLagrangian(Duals(multipliers={"c": 0.0}, penalties={"c": 1.0}, rate=0.1, growth=1.5))
+    >>> lagrangian.ascend({"c": 0.5}); lagrangian.grow({"c": 0.5})
+    >>> round(lagrangian.multipliers["c"].item(), 4), lagrangian.penalties["c"]
+    (0.05, 1.5)
+    """
+
+    def __init__(self, settings: Duals, device: torch.device | str = "cpu") -> None:
+        self.settings = settings
+        self.multipliers = {
+            name: torch.tensor(start, device=device, dtype=torch.float32) for name, start in settings.multipliers.items()
+        }
+        if settings.as_published:  # the released code's `lam2 = lam.cuda()` makes both names one tensor
+            shared = next(iter(self.multipliers.values()))
+            self.multipliers = dict.fromkeys(self.multipliers, shared)
+        self.penalties = dict(settings.penalties)
+
+    def __call__(self, terms: Terms) -> Tensor:
+        """The augmented Lagrangian of a batch."""
+        total = terms.loss
+        for name, c in terms.constraints.items():
+            total = total + psi(c, self.multipliers[name], self.penalties[name])
+        return total
+
+    def ascend(self, constraints: Mapping[str, Tensor | float]) -> None:
+        """Dual ascent: λ <- max(0, λ + μ₂ c) for each constraint.
+
+        As published, the step is along ∂ψ/∂λ, which is c where βc + λ >= 0 and -λ/β elsewhere, and is not projected.
+        """
+        rate = self.settings.rate
+        for name, c in constraints.items():
+            multiplier, penalty = self.multipliers[name], self.penalties[name]
+            if self.settings.as_published:
+                active = bool(penalty * c + multiplier >= 0)
+                multiplier += rate * c if active else -rate * multiplier / penalty
+            else:
+                multiplier.add_(rate * c).clamp_(min=0)
+
+    def grow(self, constraints: Mapping[str, Tensor | float]) -> None:
+        """β <- γβ for each constraint above tol, up to the cap. Called once per epoch."""
+        for name, c in constraints.items():
+            if c > self.settings.tol:
+                grown = self.penalties[name] * self.settings.growth
+                cap = self.settings.penalty_cap
+                self.penalties[name] = grown if cap is None else max(self.penalties[name], min(grown, cap))
+
+    def watch(self) -> dict[str, float]:
+        """The multipliers and penalties, for the history."""
+        multipliers = {f"lambda_{name}": multiplier.item() for name, multiplier in self.multipliers.items()}
+        return multipliers | {f"beta_{name}": penalty for name, penalty in self.penalties.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on."""
+        multipliers = {name: multiplier.clone() for name, multiplier in self.multipliers.items()}
+        return {"multipliers": multipliers, "penalties": dict(self.penalties)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        for name, value in state["multipliers"].items():
+            self.multipliers[name].copy_(value)
+        self.penalties = dict(state["penalties"])

@@ -1,0 +1,250 @@
+"""The one training loop: Algorithm 1, for methods with constraints and for methods without."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from wildood.data.sampling import ShuffledCycle, generator
+from wildood.data.sources import Source
+from wildood.data.wild import Wild
+from wildood.errors import TrainingError
+from wildood.methods.objective import Batch, Objective, Terms
+from wildood.methods.schedule import Schedule
+from wildood.train.history import Row, row_line
+from wildood.train.lagrangian import AugmentedLagrangian
+from wildood.train.monitor import MeanConstraints, Monitor, full_constraints
+from wildood.train.progress import logger, progress_bar
+from wildood.train.run_directory import RunDirectory
+
+OnEpoch = Callable[[Row], None]
+OnStep = Callable[[int, Objective], None]
+
+
+@dataclass
+class Training:
+    """A run: what is trained, on what, how; and where it is.
+
+    Attributes:
+        objective: the method at work; trained in place.
+        labelled: ID examples with classes.
+        wild: wild data, for methods that use it.
+        schedule: how long and how fast.
+        seed: decides every random draw.
+        monitor: data set aside, looked at after each epoch.
+        keep: which epoch's weights the objective has at the end.
+        run: where checkpoints and history go.
+        on_epoch: called with each row of the history.
+        on_step: called after each step with its number (benchmarks look at the model there).
+        checkpoint_seconds: how much work a kill may cost.
+    """
+
+    objective: Objective
+    labelled: Source
+    wild: Wild | None
+    schedule: Schedule
+    seed: int
+    monitor: Monitor | None = None
+    keep: Literal["best", "last"] = "best"
+    run: RunDirectory | None = None
+    on_epoch: OnEpoch | None = None
+    on_step: OnStep | None = None
+    checkpoint_seconds: float = 10.0
+    step: int = field(default=0, init=False)
+    history: list[Row] = field(default_factory=list, init=False)
+    kept: int = field(default=0, init=False)
+    loss_sum: Tensor = field(init=False)
+    epoch_seconds: float = field(init=False)
+    epoch_constraints: MeanConstraints = field(init=False)
+
+    def __post_init__(self) -> None:
+        pools = [len(pool) for pool in self.wild.pools] if self.wild is not None else []
+        self.per_epoch, self.total = self.schedule.length(len(self.labelled), pools)
+        self.lagrangian = AugmentedLagrangian(self.objective.duals, self.objective.classifier.device)
+        self.optimiser = _sgd(self.objective, self.schedule)
+        self.labelled_order = ShuffledCycle(len(self.labelled), generator(self.seed, "labelled"))
+        self.wild_sampler = self.wild.sampler(self.seed) if self.wild is not None else None
+        self.kept_weights: dict[str, Tensor] = {}
+        self._start_epoch()
+
+    def train(self) -> list[Row]:
+        """Run to the end of the schedule (from the last checkpoint, if there is one); the history."""
+        # Dropout draws from torch's global generator: it is the run's while training lasts, and the user's again after.
+        devices = [self.objective.classifier.device] if self.objective.classifier.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(generator(self.seed, "model").initial_seed())
+            self._resume_or_begin()
+            self._train()
+        if self.keep == "best" and self.kept_weights:
+            self.objective.load_state_dict(self.kept_weights)
+        return self.history
+
+    def _train(self) -> None:
+        saved_at = time.monotonic()
+        with progress_bar(self.total, self.step) as bar:
+            while self.step < self.total:
+                self._one_step()
+                bar.at(self.step)
+                if self.step % self.per_epoch == 0 or self.step == self.total:
+                    self._end_epoch()
+                if self.on_step is not None:
+                    self.on_step(self.step, self.objective)
+                if self.run is not None and (
+                    self.step == self.total or time.monotonic() - saved_at >= self.checkpoint_seconds
+                ):
+                    self.run.save(self.state_dict())
+                    saved_at = time.monotonic()
+
+    def _one_step(self) -> None:
+        """Lines 4 and 5 of Algorithm 1: draw a batch, descend the augmented Lagrangian; then the duals, if they move now."""
+        began = time.perf_counter()
+        self.objective.train()
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.schedule.lr_at(self.step, self.per_epoch, self.total)
+        terms: Terms = self.objective(self._draw())
+        lagrangian = self.lagrangian(terms)
+        if not torch.isfinite(lagrangian):
+            raise TrainingError(self._not_finite(float(lagrangian)))
+        self.optimiser.zero_grad(set_to_none=True)
+        lagrangian.backward()  # type: ignore[no-untyped-call]
+        self.optimiser.step()
+        constraints = {name: c.detach() for name, c in terms.constraints.items()}
+        if self.schedule.duals == "step":
+            self.lagrangian.ascend(constraints)
+        self.loss_sum = self.loss_sum + terms.loss.detach()
+        self.epoch_constraints.add(constraints, 1)
+        self.step += 1
+        self.epoch_seconds += time.perf_counter() - began
+
+    def _draw(self) -> Batch:
+        raw, labels = self.labelled.gather(self.labelled_order.take(self.schedule.batch))
+        assert labels is not None  # noqa: S101 - labelled
+        wild = None if self.wild_sampler is None else self.wild_sampler.draw(self.schedule.batch)
+        return Batch(raw, labels.to(self.objective.classifier.device), wild)
+
+    def _end_epoch(self) -> None:
+        """Lines 7 to 13 of Algorithm 1: duals (if they move now), then penalties; then look, note, and keep the best."""
+        constraints = self.epoch_constraints.means()
+        if self.schedule.duals == "epoch":
+            constraints = full_constraints(self.objective, self.labelled)
+            self.lagrangian.ascend(constraints)
+        self.lagrangian.grow(constraints)
+        steps = self.epoch_constraints.count
+        images = steps * self.schedule.batch * (1 if self.wild is None else 2)
+        self._note(
+            {
+                "wild_loss" if self.wild is not None else "loss": float(self.loss_sum) / steps,
+                **{name: float(value) for name, value in constraints.items()},
+                "lr": self.optimiser.param_groups[0]["lr"],
+                "images_per_second": images / self.epoch_seconds,
+                "seconds_left": (self.total - self.step) * self.epoch_seconds / steps,
+            }
+        )
+        self._start_epoch()
+
+    def _note(self, row: Row) -> None:
+        """Add a row to the history, with what the monitor sees, and keep these weights if they are the best so far."""
+        row = {
+            "epoch": len(self.history),
+            "step": self.step,
+            **row,
+            **self.lagrangian.watch(),
+            **self.objective.watch(),
+        }
+        if self.monitor is not None:
+            row |= self.monitor(self.objective)
+        self.history.append(row)
+        last = len(self.history) - 1
+        self.kept = last if self.monitor is None or self.keep == "last" else self.monitor.best(self.history)
+        if self.keep == "best" and self.kept == last:
+            self.kept_weights = {name: value.detach().clone() for name, value in self.objective.state_dict().items()}
+        if self.run is not None:
+            self.run.add(row)
+        if last > 0:
+            logger.info("%s", row_line(row, epochs=-(-self.total // self.per_epoch)))
+        if self.on_epoch is not None:
+            self.on_epoch(dict(row))
+
+    def _start_epoch(self) -> None:
+        self.epoch_constraints = MeanConstraints()
+        self.loss_sum = torch.zeros(())
+        self.epoch_seconds = 0.0
+
+    def _resume_or_begin(self) -> None:
+        state = None if self.run is None else self.run.checkpoint()
+        if state is None:
+            if self.run is not None:
+                self.run.restart_history([])
+            self._note({})
+            return
+        self.load_state_dict(state)
+        if self.run is not None:
+            self.run.restart_history(self.history)
+            logger.info("resuming %s at step %d of %d", self.run.path, self.step, self.total)
+
+    def _not_finite(self, value: float) -> str:
+        saved = self.run is not None and self.run.checkpoint_path.exists()
+        where = f"; the last good checkpoint is {self.run.checkpoint_path}" if self.run is not None and saved else ""
+        return (
+            f"the loss became {value} at step {self.step} (lr {self.optimiser.param_groups[0]['lr']:g}){where}: try a "
+            "smaller lr, as in schedule=Schedule(steps=..., lr=...)"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a resumed run needs to end with the same bits."""
+        device = self.objective.classifier.device
+        return {
+            "step": self.step,
+            "objective": self.objective.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "lagrangian": self.lagrangian.state_dict(),
+            "labelled_order": self.labelled_order.state_dict(),
+            "wild_sampler": None if self.wild_sampler is None else self.wild_sampler.state_dict(),
+            "epoch": [self.epoch_constraints.count, self.epoch_constraints.sums, self.loss_sum, self.epoch_seconds],
+            "history": self.history,
+            "kept": self.kept,
+            "kept_weights": self.kept_weights,
+            "generator": torch.get_rng_state(),
+            "cuda_generator": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        device = self.objective.classifier.device
+        self.step = state["step"]
+        self.objective.load_state_dict(state["objective"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.lagrangian.load_state_dict(state["lagrangian"])
+        self.labelled_order.load_state_dict(state["labelled_order"])
+        if self.wild_sampler is not None:
+            self.wild_sampler.load_state_dict(state["wild_sampler"])
+        self.epoch_constraints.count, sums, self.loss_sum, self.epoch_seconds = state["epoch"]
+        self.epoch_constraints.sums = {name: value.to(device) for name, value in sums.items()}
+        self.history, self.kept, self.kept_weights = state["history"], state["kept"], state["kept_weights"]
+        torch.set_rng_state(state["generator"])
+        if device.type == "cuda":
+            torch.cuda.set_rng_state(state["cuda_generator"], device)
+
+
+def _sgd(objective: Objective, schedule: Schedule) -> torch.optim.Optimizer:
+    """SGD with Nesterov momentum; weight decay on all parameters but those that the objective excepts."""
+    excepted = {id(parameter) for parameter in objective.without_decay()}
+    groups: list[dict[str, Any]] = [
+        {"params": _trained(objective, lambda parameter: id(parameter) not in excepted)},
+        {"params": _trained(objective, lambda parameter: id(parameter) in excepted), "weight_decay": 0.0},
+    ]
+    return torch.optim.SGD(
+        [group for group in groups if group["params"]],
+        lr=schedule.lr,
+        momentum=schedule.momentum,
+        nesterov=True,
+        weight_decay=schedule.weight_decay,
+    )
+
+
+def _trained(objective: Objective, chosen: Callable[[Tensor], bool]) -> list[Tensor]:
+    parameters: Iterable[Tensor] = objective.parameters()
+    return [parameter for parameter in parameters if parameter.requires_grad and chosen(parameter)]

@@ -1,0 +1,84 @@
+"""What a person sees while training goes on: lines through `logging`, and a bar where standard error is a terminal."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+logger = logging.getLogger("wildood")
+
+
+class Bar(Protocol):
+    """A progress bar, or nothing in its place."""
+
+    def at(self, step: int) -> None:
+        """So many steps are done."""
+        ...
+
+
+class _NoBar:
+    def at(self, step: int) -> None:
+        """Nothing to show."""
+
+
+class _Handler(logging.Handler):
+    """Lines to standard error, printed by rich while its bar is shown so that they do not cut through it."""
+
+    def __init__(self, console: object | None = None) -> None:
+        super().__init__()
+        self.console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.console is None:
+            sys.stderr.write(f"{self.format(record)}\n")
+        else:
+            self.console.print(self.format(record), markup=False, highlight=False)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def shown(*, verbose: bool) -> Iterator[None]:
+    """Make wildood's messages visible (or, with verbose=False, silent) for the length of a block.
+
+    An application that has set up logging of its own keeps it: its handlers get the messages, and no others are added.
+    """
+    disabled, level = logger.disabled, logger.level
+    handler = _Handler()
+    ours = verbose and not logger.hasHandlers()
+    logger.disabled = disabled or not verbose
+    if ours:
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
+        if ours:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+
+
+@contextmanager
+def progress_bar(total: int, done: int) -> Iterator[Bar]:
+    """A bar over the steps of a run, if anybody can see it."""
+    own = [handler for handler in logger.handlers if isinstance(handler, _Handler)]
+    if not own or not sys.stderr.isatty():
+        yield _NoBar()
+        return
+    from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    console = Console(stderr=True)
+    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("training", total=total, completed=done)
+        own[0].console = console
+
+        class _RichBar:
+            def at(self, step: int) -> None:
+                progress.update(task, completed=step)
+
+        try:
+            yield _RichBar()
+        finally:
+            own[0].console = None

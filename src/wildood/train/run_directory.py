@@ -1,0 +1,85 @@
+"""A run on disk: who it is, its checkpoint and its history; refuses to go on with another run's."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from wildood.data.files import DamagedFileError, dump_state, load_state, write_atomically
+from wildood.errors import CheckpointError
+from wildood.train.history import Row, append_row, rewrite_rows
+
+FORMAT = 1
+
+
+class RunDirectory:
+    """`run.json` (what the run is), `checkpoint.safetensors` (where it is), `history.jsonl` (what happened).
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     RunDirectory(Path(place) / "a", {"seed": 0}).save({"step": 5})
+    ...     RunDirectory(Path(place) / "a", {"seed": 0}).checkpoint()
+    {'step': 5}
+    """
+
+    def __init__(self, path: Path, identity: dict[str, Any]) -> None:
+        self.path = path
+        self.history_path = path / "history.jsonl"
+        self.checkpoint_path = path / "checkpoint.safetensors"
+        expected = json.loads(json.dumps({"format": FORMAT, **identity}))
+        record = path / "run.json"
+        if record.exists():
+            self._same_run(record, expected)
+        elif self.checkpoint_path.exists():
+            raise CheckpointError(f"{path} holds a checkpoint but no run.json: it is not a whole run, use another run_dir")
+        else:
+            write_atomically(record, json.dumps(expected, indent=2).encode())
+
+    def _same_run(self, record: Path, expected: dict[str, Any]) -> None:
+        try:
+            found = json.loads(record.read_bytes())
+        except ValueError as error:
+            raise CheckpointError(f"{record} is damaged: remove {self.path} or use another run_dir") from error
+        there, here = _flat(found), _flat(expected)
+        differing = [key for key in there | here if there.get(key) != here.get(key)]
+        if differing:
+            first, others = differing[0], differing[1:]
+            raise CheckpointError(
+                f"{self.path} belongs to another run: its {first} is {there.get(first)}, this call's is {here.get(first)}"
+                + (f" ({', '.join(others)} differ, too)" if others else "")
+                + ": give the same arguments to go on with it, or another run_dir"
+            )
+
+    def checkpoint(self) -> dict[str, Any] | None:
+        """The state to go on from, if there is one."""
+        if not self.checkpoint_path.exists():
+            return None
+        try:
+            state: dict[str, Any] = load_state(self.checkpoint_path.read_bytes())
+        except DamagedFileError as error:
+            raise CheckpointError(
+                f"{self.checkpoint_path} is damaged ({error}): remove it to start the run again, or use another run_dir"
+            ) from error
+        return state
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Replace the checkpoint."""
+        write_atomically(self.checkpoint_path, dump_state(state))
+
+    def add(self, row: Row) -> None:
+        """Append a row of the history."""
+        append_row(self.history_path, row)
+
+    def restart_history(self, rows: list[Row]) -> None:
+        """Make the history file agree with the checkpoint."""
+        rewrite_rows(self.history_path, rows)
+
+
+def _flat(record: Any, prefix: str = "") -> dict[str, Any]:
+    """A nested record as one level of dotted names."""
+    if not isinstance(record, dict):
+        return {prefix: record}
+    return {
+        name: value
+        for key, inner in record.items()
+        for name, value in _flat(inner, f"{prefix}.{key}" if prefix else key).items()
+    }

@@ -1,0 +1,185 @@
+"""The metrics equal scikit-learn's and their own definitions, whatever the ties."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
+
+from wildood.errors import InputError
+from wildood.evaluate.metrics import (
+    accepting_threshold,
+    accuracy,
+    aupr_in,
+    aupr_out,
+    auroc,
+    false_alarm_rate,
+    fpr_at_tpr,
+    fpr_at_tpr_ood_positive,
+)
+
+# Few distinct values, so that nearly every example has ties; some differ by more than 300 orders of magnitude.
+TIED = st.lists(st.sampled_from([-3.5, -1.0, 0.0, 0.1, 0.2, 7.0, 1e300]), min_size=1, max_size=40)
+# k / n and p / 100 are each rounded correctly, so that comparing the two floats compares the two fractions.
+RATES = st.integers(1, 100).map(lambda percent: percent / 100)
+SCORE_METRICS = [fpr_at_tpr, fpr_at_tpr_ood_positive, auroc, aupr_in, aupr_out]
+
+
+def labelled_scores(id_scores, ood_scores):
+    """Scores and OOD = 1, as scikit-learn wants them."""
+    return np.r_[np.zeros(len(id_scores)), np.ones(len(ood_scores))], np.r_[id_scores, ood_scores]
+
+
+def fpr_by_definition(id_scores, ood_scores, tpr):
+    """The smallest ID score that accepts enough ID, found by trying each; then the OOD it accepts."""
+    for threshold in sorted(id_scores):
+        if sum(score <= threshold for score in id_scores) / len(id_scores) >= tpr:
+            return sum(score <= threshold for score in ood_scores) / len(ood_scores)
+    raise AssertionError
+
+
+def fpr_by_definition_ood_positive(id_scores, ood_scores, tpr):
+    """The largest OOD score that rejects enough OOD where score >= threshold; then the ID it rejects."""
+    for threshold in sorted(ood_scores, reverse=True):
+        if sum(score >= threshold for score in ood_scores) / len(ood_scores) >= tpr:
+            return sum(score >= threshold for score in id_scores) / len(id_scores)
+    raise AssertionError
+
+
+@given(TIED, TIED)
+@settings(deadline=None, derandomize=True)
+def test_ranking_metrics_equal_scikit_learn_on_tied_scores(id_scores, ood_scores):
+    is_ood, scores = labelled_scores(id_scores, ood_scores)
+    assert auroc(id_scores, ood_scores) == pytest.approx(roc_auc_score(is_ood, scores), abs=1e-12)
+    assert aupr_out(id_scores, ood_scores) == pytest.approx(average_precision_score(is_ood, scores), abs=1e-12)
+    assert aupr_in(id_scores, ood_scores) == pytest.approx(average_precision_score(1 - is_ood, -scores), abs=1e-12)
+
+
+@pytest.mark.parametrize("levels", [3, 30, None])
+@pytest.mark.parametrize("seed", range(5))
+def test_all_metrics_equal_scikit_learn_on_large_samples(seed, levels):
+    rng = np.random.default_rng(seed)
+    id_scores, ood_scores = rng.normal(0, 1, 1000), rng.normal(1, 2, 700)
+    if levels is not None:
+        id_scores, ood_scores = np.round(id_scores * levels / 6), np.round(ood_scores * levels / 6)
+    is_ood, scores = labelled_scores(id_scores, ood_scores)
+    assert auroc(id_scores, ood_scores) == pytest.approx(roc_auc_score(is_ood, scores), abs=1e-12)
+    assert aupr_out(id_scores, ood_scores) == pytest.approx(average_precision_score(is_ood, scores), abs=1e-12)
+    assert aupr_in(id_scores, ood_scores) == pytest.approx(average_precision_score(1 - is_ood, -scores), abs=1e-12)
+    fpr, tpr, _ = roc_curve(1 - is_ood, -scores, drop_intermediate=False)
+    assert fpr_at_tpr(id_scores, ood_scores) == pytest.approx(fpr[np.argmax(tpr >= 0.95)], abs=1e-12)
+    fpr, tpr, _ = roc_curve(is_ood, scores, drop_intermediate=False)
+    assert fpr_at_tpr_ood_positive(id_scores, ood_scores) == pytest.approx(fpr[np.argmax(tpr >= 0.95)], abs=1e-12)
+
+
+@given(TIED, TIED, RATES)
+@settings(deadline=None, derandomize=True)
+def test_fpr_is_its_definition_in_both_conventions(id_scores, ood_scores, tpr):
+    assert fpr_at_tpr(id_scores, ood_scores, tpr) == fpr_by_definition(id_scores, ood_scores, tpr)
+    ood_positive = fpr_at_tpr_ood_positive(id_scores, ood_scores, tpr)
+    assert ood_positive == fpr_by_definition_ood_positive(id_scores, ood_scores, tpr)
+
+
+def test_threshold_accepts_the_count_on_paper_where_floats_are_inexact():
+    assert 0.07 * 100 > 7  # so that a bare ceil would accept 8
+    inexact = 0
+    for n in range(1, 151):
+        ranks = np.arange(1.0, n + 1)
+        for percent in range(1, 101):
+            expected = -(-percent * n // 100)
+            inexact += int(np.ceil(percent / 100 * n)) != expected
+            assert accepting_threshold(ranks, percent / 100) == expected, (n, percent)
+    assert inexact > 0  # a bare ceil of the float would fail here
+
+
+def test_threshold_accepts_the_count_on_paper_for_large_samples():
+    for n in (10_000, 26_032, 50_000, 1_000_000):
+        assert accepting_threshold(np.arange(1, n + 1), 0.95) == -(-95 * n // 100)
+
+
+def test_fpr_with_ties_by_hand():
+    # 3 of 4 ID lie at or below 1; the three OOD at 1 are accepted with them.
+    assert fpr_at_tpr([0, 1, 1, 2], [1, 1, 1, 5], tpr=0.5) == 0.75
+    assert fpr_at_tpr([0, 1, 1, 2], [1, 1, 1, 5], tpr=0.75) == 0.75
+    assert fpr_at_tpr([0, 1, 1, 2], [1, 1, 1, 5], tpr=0.25) == 0.0
+    # A constant score tells nothing: all of OOD is accepted with all of ID.
+    assert fpr_at_tpr([1] * 20, [1] * 5) == 1.0
+
+
+def test_the_two_fpr_conventions_differ():
+    id_scores, ood_scores = [0, 0, 0, 3], [2, 4, 4, 4]
+    assert fpr_at_tpr(id_scores, ood_scores, tpr=0.75) == 0.0
+    assert fpr_at_tpr_ood_positive(id_scores, ood_scores, tpr=1.0) == 0.25
+    rng = np.random.default_rng(0)
+    narrow, wide = rng.normal(0, 1, 2000), rng.normal(2, 3, 2000)
+    assert abs(fpr_at_tpr(narrow, wide) - fpr_at_tpr_ood_positive(narrow, wide)) > 0.1
+
+
+def test_ranking_metrics_with_ties_by_hand():
+    # Pairs (ID, OOD): 0<1, 0<2, 1=1 (half), 1<2, of 4.
+    assert auroc([0, 1], [1, 2]) == 3.5 / 4
+    # OOD first: at 2 one of one; at 1 two OOD of three examples.
+    assert aupr_out([0, 1], [1, 2]) == pytest.approx((1 + 2 / 3) / 2)
+    assert aupr_in([0, 1], [1, 2]) == pytest.approx((1 + 2 / 3) / 2)
+    # A constant score: half the pairs, and the share of positives.
+    assert auroc([1, 1, 1], [1]) == 0.5
+    assert aupr_out([1, 1, 1], [1]) == 0.25
+    assert aupr_in([1, 1, 1], [1]) == 0.75
+
+
+@given(TIED, TIED)
+@settings(deadline=None, derandomize=True)
+def test_auroc_of_exchanged_classes_is_the_complement(id_scores, ood_scores):
+    assert auroc(id_scores, ood_scores) + auroc(ood_scores, id_scores) == pytest.approx(1, abs=1e-12)
+
+
+def test_false_alarm_rate_accepts_a_score_at_the_threshold():
+    assert false_alarm_rate([1, 2, 2, 3], threshold=2) == 0.25
+    assert false_alarm_rate([1, 2, 2, 3], threshold=1.99) == 0.75
+
+
+def test_infinite_scores_are_ranked():
+    assert auroc([-np.inf, 0], [0, np.inf]) == 3.5 / 4
+    assert fpr_at_tpr([-np.inf, 0], [0, np.inf], tpr=1.0) == 0.5
+
+
+def test_metrics_leave_their_inputs_alone():
+    id_scores, ood_scores = np.array([3.0, 1.0, 2.0]), np.array([5.0, 0.0])
+    for metric in SCORE_METRICS:
+        metric(id_scores, ood_scores)
+    assert id_scores.tolist() == [3.0, 1.0, 2.0]
+    assert ood_scores.tolist() == [5.0, 0.0]
+
+
+def test_accuracy_counts_rejections_as_wrong():
+    assert accuracy([0, 1, -1, -1], [0, 2, 0, 1]) == 0.25
+
+
+@pytest.mark.parametrize("metric", SCORE_METRICS)
+@pytest.mark.parametrize(
+    ("bad", "message"), [([], "shape"), ([[1.0, 2.0]], "shape"), (3.0, "shape"), ([1.0, np.nan], "NaN")]
+)
+def test_unusable_scores_are_refused_by_name(metric, bad, message):
+    with pytest.raises(InputError, match=f"ID scores.*{message}"):
+        metric(bad, [1.0, 2.0])
+    with pytest.raises(InputError, match=f"OOD scores.*{message}"):
+        metric([1.0, 2.0], bad)
+
+
+@pytest.mark.parametrize("tpr", [0, -0.1, 1.01, 95, float("nan")])
+def test_a_rate_outside_its_range_is_refused(tpr):
+    for metric in (fpr_at_tpr, fpr_at_tpr_ood_positive):
+        with pytest.raises(InputError, match=f"tpr is {tpr}"):
+            metric([1.0], [2.0], tpr)
+
+
+def test_false_alarm_rate_refuses_unusable_scores():
+    for bad in ([], [np.nan], [[1.0]]):
+        with pytest.raises(InputError, match="ID scores"):
+            false_alarm_rate(bad, threshold=0)
+
+
+def test_accuracy_refuses_lengths_that_differ():
+    for predicted, labels in (([0, 1], [0]), ([], []), ([0], [[0]])):
+        with pytest.raises(InputError, match="predictions for"):
+            accuracy(predicted, labels)
