@@ -29,19 +29,29 @@ def wild_acceptance(wild_scores: npt.ArrayLike, threshold: float) -> float:
     return float(np.mean(np.asarray(wild_scores) <= threshold))
 
 
-def best_candidate(candidates: Sequence[Candidate], wild_examples: int, accuracy_loss: float = 0.01) -> int:
+def best_candidate(
+    candidates: Sequence[Candidate], id_examples: int, wild_examples: int, accuracy_loss: float = 0.01
+) -> int:
     """The last epoch that cannot be told from the one with the smallest wild acceptance.
 
-    Only epochs whose accuracy is within `accuracy_loss` of the first candidate's (the start's) are considered. Acceptance
-    is an average over `wild_examples`; the smallest of many noisy averages is mostly luck, so among those within one
-    standard error of it the longest trained one is kept.
+    Only epochs whose accuracy is within `accuracy_loss` of the first candidate's (the start's) are considered. Both accuracy
+    and acceptance are averages over few examples, and the smallest of many noisy averages is mostly luck: so an epoch is
+    excluded only by a difference of more than one standard error, and of those that remain the longest trained one is kept.
 
     >>> start, good, worse = Candidate(0.9, 0.95), Candidate(0.895, 0.86), Candidate(0.8, 0.80)
-    >>> best_candidate([start, good, worse], wild_examples=1000)
+    >>> best_candidate([start, good, worse], id_examples=1000, wild_examples=1000)
     1
     """
-    least_accuracy = candidates[0].accuracy - accuracy_loss - 1e-9
-    admissible = [number for number, candidate in enumerate(candidates) if candidate.accuracy >= least_accuracy]
+    admissible = [
+        number
+        for number, candidate in enumerate(candidates)
+        if number == 0
+        or candidates[0].accuracy - candidate.accuracy <= accuracy_loss + _standard_error(candidate.accuracy, id_examples)
+    ]
     smallest = min(candidates[number].acceptance for number in admissible)
-    error = math.sqrt(smallest * (1 - smallest) / wild_examples)
-    return max(number for number in admissible if candidates[number].acceptance <= smallest + error)
+    within = smallest + _standard_error(smallest, wild_examples)
+    return max(number for number in admissible if candidates[number].acceptance <= within)
+
+
+def _standard_error(share: float, examples: int) -> float:
+    return math.sqrt(share * (1 - share) / examples)

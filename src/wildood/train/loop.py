@@ -95,6 +95,7 @@ class Training:
                 if self.run is not None and (
                     self.step == self.total or time.monotonic() - saved_at >= self.checkpoint_seconds
                 ):
+                    self._check_weights()
                     self.run.save(self.state_dict())
                     saved_at = time.monotonic()
 
@@ -107,7 +108,7 @@ class Training:
         terms: Terms = self.objective(self._draw())
         lagrangian = self.lagrangian(terms)
         if not torch.isfinite(lagrangian):
-            raise TrainingError(self._not_finite(float(lagrangian)))
+            raise TrainingError(self._not_finite(f"the loss became {lagrangian.item()}"))
         self.optimiser.zero_grad(set_to_none=True)
         lagrangian.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
@@ -127,6 +128,7 @@ class Training:
 
     def _end_epoch(self) -> None:
         """Lines 7 to 13 of Algorithm 1: duals (if they move now), then penalties; then look, note, and keep the best."""
+        self._check_weights()
         constraints = self.epoch_constraints.means()
         if self.schedule.duals == "epoch":
             constraints = full_constraints(self.objective, self.labelled)
@@ -185,11 +187,16 @@ class Training:
             self.run.restart_history(self.history)
             logger.info("resuming %s at step %d of %d", self.run.path, self.step, self.total)
 
-    def _not_finite(self, value: float) -> str:
+    def _check_weights(self) -> None:
+        """A step from a finite loss can still end in weights that are not: these must not be saved or judged."""
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.objective.parameters()):
+            raise TrainingError(self._not_finite("the weights became infinite or NaN"))
+
+    def _not_finite(self, what: str) -> str:
         saved = self.run is not None and self.run.checkpoint_path.exists()
         where = f"; the last good checkpoint is {self.run.checkpoint_path}" if self.run is not None and saved else ""
         return (
-            f"the loss became {value} at step {self.step} (lr {self.optimiser.param_groups[0]['lr']:g}){where}: try a "
+            f"{what} at step {self.step} (lr {self.optimiser.param_groups[0]['lr']:g}){where}: try a "
             "smaller lr, as in schedule=Schedule(steps=..., lr=...)"
         )
 

@@ -54,7 +54,7 @@ class Monitor:
         if self.wild is None:
             return len(history) - 1
         candidates = [Candidate(row["accuracy"], row["acceptance"]) for row in history]
-        return best_candidate(candidates, len(self.wild))
+        return best_candidate(candidates, len(self.holdout), len(self.wild))
 
 
 class MeanConstraints:

@@ -1,0 +1,157 @@
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from wildood import Schedule, Woods, WoodsAlt
+from wildood.methods.objective import Batch, Start
+from wildood.methods.woods import SigmoidLevel
+from wildood.models.features import FeatureTap
+from wildood.models.outputs import Classifier
+
+logits_and_labels = torch.randn(64, 5, generator=torch.Generator().manual_seed(0)), torch.arange(64) % 5
+
+
+def start(seed: int = 0, spread: float = 3.0) -> Start:
+    sums = torch.randn(1000, generator=torch.Generator().manual_seed(seed)) * spread + 10
+    return Start(cross_entropy=0.25, logsumexp=sums, features=5, seed=seed)
+
+
+def batch(seed: int = 0) -> Batch:
+    rng = torch.Generator().manual_seed(seed)
+    return Batch(torch.randn(8, 5, generator=rng), torch.arange(8) % 5, torch.randn(8, 5, generator=rng) * 3)
+
+
+def test_loss_and_constraints_are_the_equations_of_the_paper():
+    objective = Woods(alpha=0.1).objective(Classifier(nn.Identity()), start())
+    w, b = objective.watch()["w"], objective.watch()["b"]
+    drawn = batch()
+    loss, constraints = objective(drawn)
+
+    def minus_energy(logits):
+        return torch.log(torch.exp(logits.double()).sum(1))
+
+    expected = (1 / (1 + torch.exp(w * minus_energy(drawn.wild) + b))).mean()
+    false_alarm = (1 / (1 + torch.exp(-w * minus_energy(drawn.labelled) - b))).mean() - 0.1
+    picked = torch.softmax(drawn.labelled.double(), 1)[torch.arange(8), drawn.labels]
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert constraints["false_alarm"].item() == pytest.approx(false_alarm.item(), rel=1e-5)
+    assert constraints["classification"].item() == pytest.approx(-picked.log().mean().item() - 2 * 0.25, rel=1e-5)
+
+
+def test_one_forward_pass_sees_labelled_and_wild_together():
+    seen = []
+
+    class Spy(nn.Module):
+        def forward(self, x):
+            seen.append(len(x))
+            return x
+
+    Woods().objective(Classifier(Spy()), start())(batch())
+    assert seen == [16]
+
+
+@given(st.floats(0.01, 1.0), st.floats(0, 3), st.integers(0, 1000))
+def test_identity_of_the_wild_objective_and_the_constraint(pi, multiplier, seed):
+    """E_wild σ(-z) + λ E_in σ(z) = π E_out σ(-z) + (λ - (1 - π)) E_in σ(z) + (1 - π): below 1 - π it pushes ID out."""
+    rng = torch.Generator().manual_seed(seed)
+    z_in, z_out = torch.randn(50, generator=rng, dtype=torch.float64), torch.randn(50, generator=rng, dtype=torch.float64)
+    wild = (1 - pi) * torch.sigmoid(-z_in).mean() + pi * torch.sigmoid(-z_out).mean()
+    left = wild + multiplier * torch.sigmoid(z_in).mean()
+    right = pi * torch.sigmoid(-z_out).mean() + (multiplier - (1 - pi)) * torch.sigmoid(z_in).mean() + (1 - pi)
+    assert left.item() == pytest.approx(right.item(), abs=1e-12)
+
+
+def test_slope_is_negative_for_a_hundred_seeds_and_after_any_step():
+    for seed in range(100):
+        objective = Woods().objective(Classifier(nn.Identity()), start(seed, spread=0.01 + seed))
+        assert objective.level.w.item() < 0
+        with torch.no_grad():
+            objective.level.slope.sub_(10.0)
+        assert objective.level.w.item() < 0
+
+
+def test_the_bend_starts_at_the_five_percent_quantile():
+    sums = start().logsumexp
+    level = SigmoidLevel.from_energies(sums)
+    assert level.w.item() == pytest.approx(-1 / sums.std().item(), rel=1e-5)
+    assert level.bias.item() / -level.w.item() == pytest.approx(sums.sort().values[49].item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-6, 1e6])
+def test_start_is_finite_for_degenerate_energies(spread):
+    sums = torch.full((100,), 5.0) + spread * torch.linspace(-1, 1, 100)
+    level = SigmoidLevel.from_energies(sums)
+    assert math.isfinite(level.w.item())
+    assert level.w.item() < 0
+    assert math.isfinite(level.bias.item())
+
+
+def test_w_and_b_have_no_weight_decay_but_as_published_they_do():
+    ours = Woods().objective(Classifier(nn.Linear(5, 5)), start())
+    theirs = Woods.as_published().objective(Classifier(nn.Linear(5, 5)), start())
+    assert {id(parameter) for parameter in ours.without_decay()} == {id(parameter) for parameter in ours.level.parameters()}
+    assert theirs.without_decay() == []
+
+
+def test_as_published_draws_w_of_either_sign():
+    signs = {Woods.as_published().objective(Classifier(nn.Identity()), start(seed)).watch()["w"] > 0 for seed in range(20)}
+    assert signs == {True, False}
+
+
+def test_as_published_presets_hold_what_the_released_code_does():
+    for method in (Woods.as_published(), WoodsAlt.as_published()):
+        assert (method.gamma, method.mu2, method.tol, method.alpha) == (1.5, 1.0, 0.05, 0.05)
+        assert (method.lambda1, method.lambda2, method.beta1, method.beta2) == (0, 0, 1, 1)
+        assert method.duals().as_published
+        assert math.isinf(method.duals().penalty_cap)
+        assert method.schedule() == Schedule.as_published("stationary")
+
+
+def test_woods_alt_is_the_hinge_of_a_head_with_300_hidden_units():
+    classifier = Classifier(nn.Sequential(nn.Identity(), nn.Linear(5, 5)), tap=FeatureTap("1", side="input"))
+    objective = WoodsAlt(alpha=0.2, tau=1.0).objective(classifier, start())
+    drawn = batch()
+    loss, constraints = objective(drawn)
+    first, _, last = objective.score.head.layers
+
+    def g(x):
+        return (F.relu(x @ first.weight.T + first.bias) @ last.weight.T + last.bias).squeeze(1)
+
+    assert first.weight.shape == (300, 5)
+    assert last.weight.shape == (1, 300)
+    assert loss.item() == pytest.approx(torch.clamp(1 - g(drawn.wild), min=0).mean().item(), rel=1e-5)
+    expected = torch.clamp(1 + g(drawn.labelled), min=0).mean().item() - 0.2
+    assert constraints["false_alarm"].item() == pytest.approx(expected, rel=1e-5)
+    cross_entropy = F.cross_entropy(classifier.model(drawn.labelled), drawn.labels).item()
+    assert constraints["classification"].item() == pytest.approx(cross_entropy - 1.0, rel=1e-5)
+
+
+def test_woods_alt_draws_its_head_from_the_seed_and_leaves_the_global_generator_alone():
+    classifier = Classifier(nn.Sequential(nn.Identity(), nn.Linear(5, 5)), tap=FeatureTap("1", side="input"))
+    before = torch.get_rng_state()
+    heads = [WoodsAlt().objective(classifier, start(seed)).score.head.layers[0].weight for seed in (1, 1, 2)]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[0], heads[2])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"alpha": 0.0}, "alpha"),
+        ({"alpha": 1.0}, "alpha"),
+        ({"tau": 0.0}, "tau"),
+        ({"mu2": 0.0}, "mu2"),
+        ({"beta1": -1.0}, "beta1"),
+        ({"lambda1": -0.1}, "lambda1"),
+        ({"gamma": 0.9}, "gamma"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Woods(**settings)

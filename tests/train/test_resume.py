@@ -1,0 +1,157 @@
+"""A run killed with SIGKILL and called again ends with the same bits as one that was not."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import wildood
+from wildood.train.history import read_rows
+
+PROGRAM = """
+import sys, time
+import numpy as np, torch, wildood
+import wildood.train.loop as loop
+
+torch.set_num_threads(1)
+rng = np.random.default_rng(0)
+y = rng.integers(0, 3, 400)
+x = (rng.normal(size=(400, 6)) + 2 * np.eye(6)[y]).astype("float32")
+wild = wildood.WildMixture(id=x[:150], ood=rng.normal(size=(60, 6)).astype("float32") - 2, pi=0.2)
+torch.manual_seed(0)
+model = torch.nn.Sequential(
+    torch.nn.Linear(6, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(16, 3)
+)
+loop.Training.checkpoint_seconds = 0.0 if sys.argv[2] == "often" else 10.0
+pause = float(sys.argv[3])
+detector = wildood.fit(
+    model, (x[150:300], y[150:300]), wild, (x[300:], y[300:]), run_dir=sys.argv[1], seed=3, verbose=False,
+    method=wildood.METHOD(), schedule=wildood.Schedule(epochs=12, batch=32), on_epoch=lambda row: time.sleep(pause),
+)
+detector.save(sys.argv[1] + "-detector")
+"""
+TIMES = {"images_per_second", "seconds_left"}
+
+
+def start(run_dir: Path, method: str, *, often: str = "often", pause: float = 0.0) -> subprocess.Popen[bytes]:
+    program = PROGRAM.replace("wildood.METHOD", f"wildood.{method}")
+    return subprocess.Popen([sys.executable, "-c", program, str(run_dir), often, str(pause)])
+
+
+def result(run_dir: Path) -> tuple[dict[str, np.ndarray], list[dict[str, float]], wildood.Detector]:
+    weights = load_file(f"{run_dir}-detector/weights.safetensors")
+    rows = [{key: value for key, value in row.items() if key not in TIMES} for row in read_rows(run_dir / "history.jsonl")]
+    return weights, rows, run_dir
+
+
+def wait_for_rows(run_dir: Path, count: int) -> None:
+    history = run_dir / "history.jsonl"
+    deadline = time.monotonic() + 60
+    while not (history.exists() and len(history.read_bytes().splitlines()) >= count):
+        assert time.monotonic() < deadline, "the run wrote no history"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("method", ["Woods", "WoodsAlt"])
+def test_killed_run_resumes_to_the_same_bits(tmp_path, method):
+    assert start(tmp_path / "whole", method).wait() == 0
+    killed = tmp_path / "killed"
+    for rows in (1, 4, 9):
+        process = start(killed, method, pause=0.05)
+        wait_for_rows(killed, rows)
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    assert start(killed, method).wait() == 0
+    (weights, rows, _), (weights_again, rows_again, _) = result(tmp_path / "whole"), result(killed)
+    assert np.array_equal(weights["body"], weights_again["body"])
+    assert rows == rows_again
+    assert len(rows) == 13
+
+
+def test_a_finished_run_called_again_gives_the_same_detector_without_training(tmp_path):
+    assert start(tmp_path / "run", "Woods", often="seldom").wait() == 0
+    weights, rows, _ = result(tmp_path / "run")
+    before = (tmp_path / "run" / "checkpoint.safetensors").stat().st_mtime_ns
+    assert start(tmp_path / "run", "Woods", often="seldom").wait() == 0
+    assert (tmp_path / "run" / "checkpoint.safetensors").stat().st_mtime_ns == before
+    assert np.array_equal(weights["body"], result(tmp_path / "run")[0]["body"])
+    assert rows == result(tmp_path / "run")[1]
+
+
+RNG = np.random.default_rng(1)
+X, Y = RNG.normal(size=(120, 3)).astype("float32"), RNG.integers(0, 2, 120)
+SETTINGS = {
+    "labelled": (X[:60], Y[:60]),
+    "wild": X[60:80],
+    "holdout": (X[80:], Y[80:]),
+    "schedule": wildood.Schedule(epochs=2, batch=16),
+    "alpha": 0.1,
+    "verbose": False,
+}
+
+
+def model(seed: int = 0):
+    import torch  # noqa: PLC0415 - only this function needs it
+
+    from wildood.models.small import MLP  # noqa: PLC0415
+
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return MLP(3, 2, hidden=(4,))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"seed": 1}, "seed"),
+        ({"method": wildood.Woods(gamma=2.0)}, "method.gamma"),
+        ({"schedule": wildood.Schedule(epochs=3, batch=16)}, "schedule.epochs"),
+        ({"alpha": 0.2}, "alpha"),
+        ({"labelled": (X[:60], 1 - Y[:60])}, "data.labelled"),
+        ({"wild": X[60:80] + 1}, "data.wild"),
+        ({"holdout": (X[81:], Y[81:])}, "data.holdout"),
+        ({"keep": "last"}, "keep"),
+    ],
+)
+def test_other_arguments_are_named_and_refused(tmp_path, change, named):
+    wildood.fit(model(), **SETTINGS, run_dir=tmp_path / "run")
+    with pytest.raises(wildood.CheckpointError, match=f"belongs to another run: its {named}"):
+        wildood.fit(model(), **SETTINGS | change, run_dir=tmp_path / "run")
+
+
+def test_other_starting_weights_are_named_and_refused(tmp_path):
+    wildood.fit(model(), **SETTINGS, run_dir=tmp_path / "run")
+    with pytest.raises(wildood.CheckpointError, match="belongs to another run: its model"):
+        wildood.fit(model(seed=1), **SETTINGS, run_dir=tmp_path / "run")
+
+
+@pytest.mark.parametrize("keep_bytes", [0, 7, 1000, -1])
+def test_a_torn_checkpoint_is_named_and_refused(tmp_path, keep_bytes):
+    wildood.fit(model(), **SETTINGS, run_dir=tmp_path / "run")
+    checkpoint = tmp_path / "run" / "checkpoint.safetensors"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:keep_bytes])
+    with pytest.raises(wildood.CheckpointError, match=r"checkpoint.safetensors is damaged .* remove it to start"):
+        wildood.fit(model(), **SETTINGS, run_dir=tmp_path / "run")
+
+
+def test_a_checkpoint_without_its_run_is_refused(tmp_path):
+    wildood.fit(model(), **SETTINGS, run_dir=tmp_path / "run")
+    (tmp_path / "run" / "run.json").unlink()
+    with pytest.raises(wildood.CheckpointError, match="not a whole run"):
+        wildood.fit(model(), **SETTINGS, run_dir=tmp_path / "run")
+
+
+def test_a_changed_byte_in_the_checkpoint_is_refused(tmp_path):
+    wildood.fit(model(), **SETTINGS, run_dir=tmp_path / "run")
+    checkpoint = tmp_path / "run" / "checkpoint.safetensors"
+    content = bytearray(checkpoint.read_bytes())
+    content[-5] ^= 1
+    checkpoint.write_bytes(content)
+    with pytest.raises(wildood.CheckpointError, match="checksum"):
+        wildood.fit(model(), **SETTINGS, run_dir=tmp_path / "run")
