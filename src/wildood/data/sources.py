@@ -111,6 +111,16 @@ class Part:
         return f"{self.source.fingerprint()}/{hashlib.blake2b(self.indices.numpy().data, digest_size=8).hexdigest()}"
 
 
+def all_labels(source: Source) -> Tensor:
+    """Every label of a labelled source.
+
+    >>> all_labels(ArraySource(np.zeros((3, 2)), np.array([2, 0, 1])))
+    tensor([2, 0, 1])
+    """
+    labels = [source.gather(block)[1] for block in torch.split(torch.arange(len(source)), _ROWS)]
+    return torch.cat([block for block in labels if block is not None])
+
+
 def labelled_source(data: Any, name: str) -> Source:
     """`(x, y)` or a dataset of pairs, as a checked source.
 

@@ -14,7 +14,7 @@ from torch import nn
 import wildood
 from wildood.data.inputs import InputSpec
 from wildood.data.sampling import generator, split
-from wildood.data.sources import Part, Source, labelled_source, unlabelled_source
+from wildood.data.sources import Part, Source, all_labels, labelled_source, unlabelled_source
 from wildood.data.wild import Wild, WildMixture, WildPool, as_wild
 from wildood.detect.detector import Detector, check_examples
 from wildood.errors import InputError
@@ -25,7 +25,7 @@ from wildood.methods.woods import Woods
 from wildood.models.outputs import Classifier, tap_features, try_classifier
 from wildood.scores.score import Score
 from wildood.train.loop import OnEpoch, Training
-from wildood.train.monitor import Monitor, start_of
+from wildood.train.monitor import Monitor, check_labels, start_of
 from wildood.train.progress import logger, shown
 from wildood.train.run_directory import RunDirectory
 
@@ -100,6 +100,8 @@ def fit(
             "model": _model_fingerprint(classifier.model),
         }
         run = None if run_dir is None else RunDirectory(Path(run_dir), record)
+        for part in (data.selection, data.threshold):
+            check_labels(all_labels(part), "holdout", classes)
         start = start_of(classifier, data.labelled, classes, seed)
         training = Training(
             objective=method.objective(classifier, start),

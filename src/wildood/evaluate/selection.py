@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wildood.evaluate.metrics import flat_scores
+
 
 class Candidate(NamedTuple):
     """What is known of an epoch from data set aside: no OOD labels among it.
@@ -26,7 +28,7 @@ def wild_acceptance(wild_scores: npt.ArrayLike, threshold: float) -> float:
     >>> wild_acceptance([0.0, 1.0, 2.0, 3.0], threshold=1.0)
     0.5
     """
-    return float(np.mean(np.asarray(wild_scores) <= threshold))
+    return float(np.mean(flat_scores(wild_scores, "wild") <= threshold))
 
 
 def best_candidate(

@@ -1,5 +1,6 @@
 """What data set aside says of a model in training: its accuracy, its constraints, and how much wild data it accepts."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -98,16 +99,29 @@ def start_of(classifier: Classifier, labelled: Source, classes: int, seed: int) 
     with evaluating(classifier):
         for outputs, labels in forward_all(classifier, labelled):
             assert labels is not None  # noqa: S101 - labelled
-            if int(labels.min()) < 0 or int(labels.max()) >= classes:
-                raise InputError(
-                    f"labelled: a label is {int(labels.max())}, but the model has {classes} classes: labels count from 0 to "
-                    f"{classes - 1}"
-                )
+            check_labels(labels, "labelled", classes)
             loss += float(F.cross_entropy(outputs.logits, labels, reduction="sum"))
             count += len(labels)
             sums.append(outputs.logits.logsumexp(1).cpu())
             features = 0 if outputs.features is None else outputs.features.shape[1]
+    if not math.isfinite(loss):
+        raise InputError("the model's loss on labelled is not finite: look for NaN or infinity in its examples or weights")
     return Start(loss / count, torch.cat(sums), features, seed)
+
+
+def check_labels(labels: Tensor, name: str, classes: int) -> None:
+    """Refuse a label that the model has no class for.
+
+    >>> check_labels(torch.tensor([0, 3]), "holdout", classes=3)
+    Traceback (most recent call last):
+    wildood.errors.InputError: holdout: a label is 3, but the model has 3 classes: labels count from 0 to 2
+    """
+    lowest, highest = int(labels.min()), int(labels.max())
+    if lowest < 0 or highest >= classes:
+        wrong = lowest if lowest < 0 else highest
+        raise InputError(
+            f"{name}: a label is {wrong}, but the model has {classes} classes: labels count from 0 to {classes - 1}"
+        )
 
 
 def each_output(classifier: Classifier, source: Source, take: Callable[[Outputs], Tensor]) -> Iterator[Tensor]:

@@ -1,0 +1,275 @@
+"""A detector gives the numbers of its model, its score and its threshold, whatever the data comes in."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+import wildood
+from wildood import UNKNOWN, InputError
+from wildood.detect.detector import Detector
+from wildood.evaluate.thresholds import conformal_threshold
+from wildood.models.outputs import Classifier
+from wildood.models.small import MLP
+
+
+class Items(Dataset):
+    def __init__(self, x):
+        self.x = x
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        return torch.tensor(self.x[index])
+
+
+def pairs(x):
+    return TensorDataset(torch.tensor(x), torch.zeros(len(x)))
+
+
+FORMS = {"array": np.asarray, "tensor": torch.tensor, "dataset of x": Items, "dataset of (x, y)": pairs}
+
+
+@pytest.fixture(params=FORMS)
+def form(request):
+    return FORMS[request.param]
+
+
+def modes(model):
+    return {name: module.training for name, module in model.named_modules()}
+
+
+def test_every_output_is_what_the_model_says(woods, toy, form):
+    x = np.concatenate([toy.test[0], toy.unknown])
+    logits = woods.classifier.model(torch.tensor(x)).detach().numpy().astype(np.float64)
+    exponentials = np.exp(logits)
+    np.testing.assert_allclose(woods.score(form(x)), -np.log(exponentials.sum(1)), atol=1e-5)
+    np.testing.assert_allclose(woods.predict_proba(form(x)), exponentials / exponentials.sum(1, keepdims=True), atol=1e-6)
+    np.testing.assert_array_equal(woods.classify(form(x)), logits.argmax(1))
+    assert woods.score(form(x)).dtype == woods.predict_proba(form(x)).dtype == np.float32
+    assert woods.classify(form(x)).dtype == woods.predict(form(x)).dtype == np.int64
+
+
+@pytest.mark.parametrize("method", ["woods", "woods-alt"])
+def test_forms_of_data_agree_to_the_bit(fits, toy, form, method):
+    detector = fits[method]
+    for say in (detector.score, detector.predict, detector.predict_proba, detector.classify):
+        assert np.array_equal(say(form(toy.test[0])), say(toy.test[0]))
+
+
+@pytest.mark.parametrize("method", ["woods", "woods-alt"])
+def test_unknown_exactly_where_the_score_is_above_the_threshold(fits, toy, method):
+    detector = fits[method]
+    x = np.concatenate([toy.test[0], toy.unknown])
+    rejected = detector.score(x) > detector.threshold
+    assert UNKNOWN == -1
+    assert 0 < rejected.sum() < len(x)
+    np.testing.assert_array_equal(detector.predict(x), np.where(rejected, UNKNOWN, detector.classify(x)))
+
+
+def test_a_score_equal_to_the_threshold_is_accepted(woods, toy):
+    scores = woods.score(toy.test[0])
+    woods.threshold = float(np.median(scores[:299]))
+    at = int(np.flatnonzero(scores == woods.threshold)[0])
+    predicted = woods.predict(toy.test[0])
+    assert predicted[at] == woods.classify(toy.test[0])[at]
+    assert (predicted == UNKNOWN).sum() == (scores > woods.threshold).sum()
+
+
+def test_a_trained_classifier_is_right_about_what_it_knows_and_what_lies_between_is_unknown(woods, toy):
+    assert np.mean(woods.classify(toy.test[0]) == toy.test[1]) > 0.95
+    assert np.mean(woods.predict(toy.unknown) == UNKNOWN) > 0.9
+    assert np.mean(woods.predict(toy.test[0]) == UNKNOWN) < 0.15
+
+
+@pytest.mark.parametrize("method", ["woods", "woods-alt"])
+def test_batching_does_not_change_results(fits, toy, method):
+    detector = fits[method]
+    x = toy.test[0]
+    assert len(x) == 300  # more than one batch of 256
+    one_by_one = np.concatenate([detector.score(x[row : row + 1]) for row in range(300)])
+    np.testing.assert_allclose(detector.score(x), one_by_one, atol=1e-6, rtol=1e-6)
+    probabilities = np.concatenate([detector.predict_proba(x[row : row + 1]) for row in range(300)])
+    np.testing.assert_allclose(detector.predict_proba(x), probabilities, atol=1e-6)
+    np.testing.assert_array_equal(detector.classify(x), [int(detector.classify(row[None])[0]) for row in x])
+
+
+def test_float64_examples_are_scored_as_float32(woods, toy):
+    assert np.array_equal(woods.score(toy.test[0].astype(np.float64)), woods.score(toy.test[0]))
+
+
+def test_images_go_through_the_input_spec(image_detector, images):
+    batch = (torch.from_numpy(images).permute(0, 3, 1, 2) / 255 - 0.5) / 0.25
+    expected = -image_detector.classifier.model(batch).logsumexp(1).detach().numpy()
+    np.testing.assert_allclose(image_detector.score(images), expected, atol=1e-5)
+    np.testing.assert_allclose(image_detector.score((images / 255).astype(np.float32)), expected, atol=1e-5)
+
+
+@pytest.fixture
+def noisy():
+    """BatchNorm and dropout in the modes of somebody who is fine-tuning; scores must not depend on them."""
+    model = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 3))
+    detector = Detector(Classifier(model), wildood.EnergyScore(), (2,), threshold=0.0)
+    model.train()
+    model[1].eval()
+    return detector
+
+
+@pytest.mark.parametrize("say", ["score", "predict", "predict_proba", "classify"])
+def test_the_models_modes_and_buffers_are_left_as_found(noisy, toy, say):
+    model = noisy.classifier.model
+    before, buffers = modes(model), {name: value.clone() for name, value in model.named_buffers()}
+    assert set(before.values()) == {True, False}
+    first = getattr(noisy, say)(toy.test[0])
+    assert modes(model) == before
+    assert all(torch.equal(value, buffers[name]) for name, value in model.named_buffers())
+    model.eval()
+    assert np.array_equal(getattr(noisy, say)(toy.test[0]), first)
+
+
+def test_modes_are_restored_when_the_data_fails(noisy, toy):
+    class Broken(Items):
+        def __getitem__(self, index):
+            if index == 270:
+                raise OSError("disk on fire")
+            return super().__getitem__(index)
+
+    before = modes(noisy.classifier.model)
+    with pytest.raises(OSError, match="disk on fire"):
+        noisy.score(Broken(toy.test[0]))
+    assert modes(noisy.classifier.model) == before
+    assert torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_detecting_draws_no_random_numbers(woods, noisy, toy):
+    state = torch.get_rng_state()
+    for detector in (woods, noisy):
+        detector.score(toy.test[0])
+        detector.predict(toy.test[0])
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.1, 0.5])
+def test_calibrate_sets_threshold_and_promise_and_returns_the_detector(woods, toy, alpha):
+    assert woods.calibrate(toy.holdout, alpha) is woods
+    assert woods.threshold == conformal_threshold(woods.score(toy.holdout[0]), alpha)
+    assert (woods.promise.alpha, woods.promise.examples, woods.promise.unseen) == (alpha, 120, True)
+    assert np.mean(woods.predict(toy.holdout[0]) == UNKNOWN) <= alpha
+
+
+def test_calibrate_takes_holdouts_of_every_form(woods, toy):
+    x, y = toy.holdout
+    thresholds = {
+        woods.calibrate(holdout, 0.1).threshold for holdout in ((x, y), [x, y], x, torch.tensor(x), pairs(x), Items(x))
+    }
+    assert len(thresholds) == 1
+
+
+def test_calibrating_on_data_the_model_has_seen_promises_nothing(woods, toy):
+    woods.calibrate(toy.labelled, 0.05, unseen=False)
+    assert woods.promise.unseen is False
+    assert str(woods.promise).startswith("no promise:")
+    assert "holdout=" in str(woods.promise)
+
+
+def test_the_promise_is_in_words(woods, toy):
+    woods.calibrate(toy.holdout, 0.025)
+    assert str(woods.promise).startswith("false-alarm rate <= 2.5 % on ID data like the 120 holdout examples")
+    assert "false-alarm rate <= 2.5 %" in repr(woods)
+    assert "MLP" in repr(woods)
+
+
+@pytest.mark.parametrize(
+    ("count", "alpha", "message"),
+    [
+        (18, 0.05, "18 holdout examples cannot promise a false-alarm rate of 0.05: give at least 19"),
+        (120, 0.0, "alpha is 0.0: give a false-alarm rate strictly between 0 and 1"),
+        (120, 1.0, "alpha is 1.0"),
+        (120, float("nan"), "alpha is nan"),
+    ],
+)
+def test_calibration_that_is_refused_changes_nothing(woods, toy, count, alpha, message):
+    before = woods.threshold, woods.promise
+    with pytest.raises(InputError, match=message):
+        woods.calibrate(toy.holdout[0][:count], alpha)
+    assert (woods.threshold, woods.promise) == before
+
+
+@pytest.fixture
+def uncalibrated():
+    return Detector(Classifier(MLP(2, 3)), wildood.EnergyScore(), (2,))
+
+
+def test_predict_without_a_threshold_is_refused(uncalibrated, toy):
+    with pytest.raises(InputError, match=r"no threshold: call detector\.calibrate\(holdout, alpha\) first"):
+        uncalibrated.predict(toy.test[0])
+    assert uncalibrated.score(toy.test[0]).shape == uncalibrated.classify(toy.test[0]).shape == (300,)
+    assert "not calibrated" in repr(uncalibrated)
+    assert uncalibrated.calibrate(toy.holdout, 0.05).predict(toy.test[0]).shape == (300,)
+
+
+SAY = pytest.mark.parametrize("say", ["score", "predict", "predict_proba", "classify"])
+
+
+@SAY
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (np.zeros((5, 3), np.float32), r"x: an example has shape \(3,\), expected \(2,\)"),
+        (np.zeros((5, 2, 1), np.float32), r"x: an example has shape \(2, 1\), expected \(2,\)"),
+        (np.zeros((0, 2), np.float32), r"x has shape \(0, 2\): give at least one example"),
+        (np.full((5, 2), np.nan, np.float32), "x: example 0 holds NaN or infinity"),
+        (torch.tensor([[0.0, 0.0], [1.0, float("inf")]]), "x: example 1 holds NaN or infinity"),
+        ([[0.0, 0.0]], "x is a list of 1: give x alone, as one array"),
+        (np.zeros((5, 2), np.uint8), "uint8 examples need an input spec"),
+        ({"x": np.zeros((5, 2))}, r"x is a dict: write x=data\['x'\] instead"),
+    ],
+)
+def test_examples_that_are_not_like_the_detectors_are_refused(woods, say, x, message):
+    with pytest.raises(InputError, match=message):
+        getattr(woods, say)(x)
+
+
+@SAY
+def test_a_single_image_without_its_batch_axis_is_refused_with_what_to_write(image_detector, images, say):
+    with pytest.raises(InputError, match=r"expected \(8, 8, 1\) \(add the batch axis to a single example: x\[None\]\)"):
+        getattr(image_detector, say)(images[0])
+    assert len(getattr(image_detector, say)(images[0][None])) == 1
+
+
+@pytest.mark.xfail(strict=True, reason="an example with one axis is refused before the detector's shape is looked at")
+def test_a_single_row_without_its_batch_axis_is_refused_with_what_to_write(woods, toy):
+    with pytest.raises(InputError, match=r"x\[None\]"):
+        woods.score(toy.test[0][0])
+
+
+@SAY
+@pytest.mark.xfail(strict=True, reason="datasets are not looked at: a NaN score is not above the threshold, so NaN is a class")
+def test_nan_in_a_dataset_is_refused(woods, toy, say):
+    x = toy.test[0].copy()
+    x[280, 1] = np.nan
+    with pytest.raises(InputError, match="NaN"):
+        getattr(woods, say)(Items(x))
+
+
+def test_images_of_another_size_need_a_spec_that_resizes(image_detector, images):
+    larger = np.repeat(np.repeat(images, 2, axis=1), 2, axis=2)
+    with pytest.raises(InputError, match=r"shape \(16, 16, 1\), expected \(8, 8, 1\)"):
+        image_detector.score(larger)
+    spec = wildood.InputSpec(mean=(0.5,), std=(0.25,), size=(8, 8))
+    resizing = wildood.posthoc(image_detector.classifier.model, wildood.EnergyScore(), holdout=images, input=spec)
+    assert np.array_equal(resizing.score(images), image_detector.score(images))
+    assert resizing.score(larger).shape == (60,)
+
+
+def test_posthoc_leaves_the_model_it_was_given(trained, toy):
+    model = trained().train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    detector = wildood.posthoc(model, wildood.MaxSoftmax(), holdout=toy.holdout, alpha=0.1)
+    assert model.training
+    assert detector.classifier.model is not model
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert np.array_equal(detector.score(toy.test[0]), -detector.predict_proba(toy.test[0]).max(1))

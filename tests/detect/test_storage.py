@@ -1,0 +1,358 @@
+"""A detector on disk comes back bit by bit, or is refused with what to do about it."""
+
+import copy
+import json
+import os
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from torch import nn
+
+import wildood
+from wildood import DetectorFileError
+from wildood.detect import storage
+from wildood.detect.detector import Detector
+from wildood.models.outputs import Classifier
+from wildood.models.resnet import ResNet20
+from wildood.models.small import MLP, SmallCNN
+from wildood.models.wide_resnet import WideResNet
+
+
+class Own(nn.Module):
+    """A user's model: not one that ships with wildood."""
+
+    def __init__(self, hidden=6, classes=3):
+        super().__init__()
+        self.body = nn.Linear(2, hidden)
+        self.norm = nn.BatchNorm1d(hidden)
+        self.head = nn.Linear(hidden, classes)
+
+    def forward(self, x):
+        return self.head(self.norm(self.body(x)).relu())
+
+
+@pytest.fixture(scope="module")
+def own(toy, schedule):
+    """WOODS-alt on a user's model, with the features of a named submodule: everything that can be stored is there."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Own()
+    method = wildood.WoodsAlt(alpha=0.1)
+    return wildood.fit(
+        model, toy.labelled, toy.wild, toy.holdout, method=method, schedule=schedule, features="norm", verbose=False
+    )
+
+
+@pytest.fixture
+def saved(woods, tmp_path):
+    return woods.save(tmp_path / "out")
+
+
+def weights(module):
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def assert_equal_weights(module, expected):
+    found = module.state_dict()
+    assert list(found) == list(expected)
+    for name, value in found.items():
+        assert value.dtype == expected[name].dtype
+        assert torch.equal(value, expected[name]), name
+
+
+def assert_same_detector(again, detector, x):
+    for say in ("score", "predict", "predict_proba", "classify"):
+        assert np.array_equal(getattr(again, say)(x), getattr(detector, say)(x)), say
+    for part in ("threshold", "promise", "history", "example_shape"):
+        assert getattr(again, part) == getattr(detector, part), part
+    assert again.classifier.spec == detector.classifier.spec
+    assert again.classifier.tap == detector.classifier.tap
+    assert type(again.scorer) is type(detector.scorer)
+    assert_equal_weights(again.classifier.model, detector.classifier.model.state_dict())
+    assert_equal_weights(again.scorer, detector.scorer.state_dict())
+
+
+def refused(directory, message, **arguments):
+    with pytest.raises(DetectorFileError, match=message) as caught:
+        wildood.load(directory, **arguments)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["woods", "woods-alt"])
+def test_fitted_detector_comes_back_bit_by_bit(fits, method, toy, tmp_path):
+    again = wildood.load(fits[method].save(tmp_path))
+    assert_same_detector(again, fits[method], np.concatenate([toy.test[0], toy.unknown]))
+    assert not again.classifier.model.training
+    assert not again.scorer.training
+
+
+@pytest.mark.parametrize("method", ["woods", "woods-alt"])
+def test_history_and_record_come_back_as_json_has_them(fits, method, tmp_path):
+    detector = fits[method]
+    again = wildood.load(detector.save(tmp_path))
+    assert len(again.history) > 1
+    assert json.dumps(again.record) == json.dumps(detector.record)
+    assert again.record["versions"]["torch"] == torch.__version__
+
+
+@pytest.mark.xfail(strict=True, reason="tuples in the record (milestones, mean, std) come back as lists")
+def test_record_comes_back_equal(woods, tmp_path):
+    assert wildood.load(woods.save(tmp_path)).record == woods.record
+
+
+def test_head_of_woods_alt_is_stored_with_its_weights_and_its_tap(woods_alt, toy, tmp_path):
+    again = wildood.load(woods_alt.save(tmp_path))
+    model, features = again.classifier.model, None
+    with torch.no_grad():
+        features = model.body(torch.tensor(toy.test[0]))
+        by_hand = again.scorer.head.layers(features)[:, 0].numpy()
+    assert vars(again.classifier.tap) == {"layer": "head", "side": "input"}
+    np.testing.assert_allclose(again.score(toy.test[0]), by_hand, atol=1e-5)
+
+
+SHIPPED = {
+    "WideResNet": (lambda: WideResNet(4, depth=10, widen=1, dropout=0.1), (16, 16, 3)),
+    "ResNet20": (lambda: ResNet20(4), (16, 16, 3)),
+    "SmallCNN": (lambda: SmallCNN(4, width=3, hidden=9), (8, 8, 1)),
+    "MLP": (lambda: MLP(64, 4, hidden=(5, 6)), (8, 8, 1)),
+}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_models_are_rebuilt_without_being_passed(name, tmp_path):
+    build, shape = SHIPPED[name]
+    images = np.random.default_rng(0).integers(0, 256, size=(40, *shape), dtype=np.uint8)
+    channels = shape[-1]
+    spec = wildood.InputSpec(mean=(0.1, 0.2, 1 / 3)[:channels], std=(0.3, 0.2, 0.1)[:channels])
+    model = build()
+    model.train()(spec(torch.from_numpy(images)))  # so that BatchNorm has something to remember
+    detector = wildood.posthoc(model, wildood.MaxSoftmax(), holdout=images, input=spec)
+    again = wildood.load(detector.save(tmp_path))
+    assert type(again.classifier.model) is type(model)
+    assert again.classifier.model.settings == model.settings
+    assert_same_detector(again, detector, images)
+
+
+@pytest.mark.parametrize("how", ["module", "function", "class"])
+def test_own_model_is_passed_as_module_or_function(own, how, toy, tmp_path):
+    passed = {"module": Own(), "function": lambda: Own(hidden=6), "class": Own}[how]
+    assert_same_detector(wildood.load(own.save(tmp_path), model=passed), own, toy.test[0])
+
+
+def test_the_passed_module_is_never_changed(own, toy, tmp_path):
+    passed = Own().train()
+    passed.norm.eval()
+    before, hooks = weights(passed), len(passed.norm._forward_hooks)
+    again = wildood.load(own.save(tmp_path), model=passed)
+    again.score(toy.test[0])
+    again.classifier.model.head.weight.data.zero_()
+    assert_equal_weights(passed, before)
+    assert (passed.training, passed.norm.training, passed.head.training) == (True, False, True)
+    assert len(passed.norm._forward_hooks) == hooks
+
+
+def test_a_shipped_model_may_be_passed_all_the_same(woods, toy, tmp_path):
+    again = wildood.load(woods.save(tmp_path), model=lambda: MLP(2, 3, hidden=(16,)))
+    assert_same_detector(again, woods, toy.test[0])
+
+
+def test_loaded_detector_can_be_calibrated_and_saved_again(woods, toy, tmp_path):
+    again = wildood.load(woods.save(tmp_path / "first")).calibrate(toy.holdout, 0.2)
+    third = wildood.load(again.save(tmp_path / "second"))
+    assert third.promise == again.promise
+    assert third.threshold == again.threshold != woods.threshold
+    assert np.array_equal(third.score(toy.test[0]), woods.score(toy.test[0]))
+
+
+def test_save_replaces_an_older_detector(fits, toy, tmp_path):
+    fits["woods"].save(tmp_path)
+    fits["woods-alt"].save(str(tmp_path))
+    assert_same_detector(wildood.load(str(tmp_path)), fits["woods-alt"], toy.test[0])
+
+
+@pytest.mark.parametrize("threshold", [float("nan"), float("inf"), 0.1, 1 / 3, 5e-324, -1e300])
+def test_any_threshold_comes_back_exactly(threshold, tmp_path):
+    detector = Detector(Classifier(MLP(2, 3)), wildood.EnergyScore(), (2,), threshold=threshold)
+    again = wildood.load(detector.save(tmp_path))
+    assert np.array_equal(again.threshold, threshold, equal_nan=True)
+    assert again.promise is None
+
+
+def test_spec_and_images_come_back(image_detector, images, tmp_path):
+    assert_same_detector(wildood.load(image_detector.save(tmp_path)), image_detector, images)
+
+
+def test_two_files_and_no_pickle(own, monkeypatch, tmp_path):
+    def no_pickle(*_, **__):
+        raise AssertionError("pickle")
+
+    for module, names in ((pickle, ("dump", "dumps", "load", "loads")), (torch, ("save", "load"))):
+        for name in names:
+            monkeypatch.setattr(module, name, no_pickle)
+    wildood.load(own.save(tmp_path), model=Own)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["detector.json", "weights.safetensors"]
+    assert json.loads((tmp_path / "detector.json").read_text())["format"] == 1
+    with safe_open(tmp_path / "weights.safetensors", framework="pt") as file:
+        assert len(file.keys()) > 0
+
+
+def test_save_returns_the_directory_it_made(woods, tmp_path):
+    assert woods.save(tmp_path / "a" / "b") == tmp_path / "a" / "b"
+
+
+@pytest.mark.parametrize(
+    "failing_at",
+    [
+        1,
+        pytest.param(
+            2, marks=pytest.mark.xfail(strict=True, reason="the new weights have replaced the ones the old JSON belongs to")
+        ),
+    ],
+)
+def test_interrupted_save_leaves_the_older_detector(fits, toy, failing_at, monkeypatch, tmp_path):
+    fits["woods"].save(tmp_path)
+    syncs, fsync = [], os.fsync
+
+    def fail(number):
+        syncs.append(number)
+        if len(syncs) == failing_at:
+            raise OSError(28, "No space left on device")
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        fits["woods-alt"].save(tmp_path)
+    monkeypatch.undo()
+    assert_same_detector(wildood.load(tmp_path), fits["woods"], toy.test[0])
+
+
+def test_missing_directory_is_refused(tmp_path):
+    refused(tmp_path / "nowhere", r"nowhere/detector\.json cannot be read \(No such file .*: give the directory that save\(\)")
+
+
+def test_a_file_in_the_place_of_the_directory_is_refused(saved):
+    refused(saved / "detector.json", r"cannot be read \(Not a directory\): give the directory that save\(\) wrote")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("detector.json", r"give the directory that save\(\) wrote"), ("weights.safetensors", "save the detector again")],
+)
+def test_missing_file_is_refused(saved, name, message):
+    (saved / name).unlink()
+    refused(saved, rf"{name} cannot be read \(No such file or directory\): {message}")
+
+
+@pytest.mark.parametrize("name", ["detector.json", "weights.safetensors"])
+def test_truncated_file_is_refused(saved, name):
+    content = (saved / name).read_bytes()
+    for length in (*range(0, len(content), max(1, len(content) // 60)), len(content) - 1):
+        (saved / name).write_bytes(content[:length])
+        assert "save the detector again" in refused(saved, name), length
+
+
+@pytest.mark.parametrize("name", ["detector.json", "weights.safetensors"])
+@pytest.mark.parametrize("flip", [0x01, 0x20, 0x80, 0xFF])
+def test_flipped_byte_is_refused(image_detector, tmp_path, name, flip):
+    image_detector.save(tmp_path)
+    content = bytearray((tmp_path / name).read_bytes())
+    for position in range(0, len(content), max(1, len(content) // 150)):
+        content[position] ^= flip
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DetectorFileError, match="save the detector again|use the wildood that wrote it"):
+            wildood.load(tmp_path)
+        content[position] ^= flip
+
+
+def test_flipped_byte_of_a_fitted_detector_is_refused(saved):
+    for name in ("detector.json", "weights.safetensors"):
+        content = bytearray((saved / name).read_bytes())
+        for position in range(0, len(content), max(1, len(content) // 120)):
+            content[position] ^= 0x80
+            (saved / name).write_bytes(content)
+            refused(saved, "save the detector again")
+            content[position] ^= 0x80
+        (saved / name).write_bytes(content)
+    wildood.load(saved)
+
+
+EDITS = {
+    "threshold": lambda content: content | {"threshold": (0.0).hex()},
+    "promise": lambda content: content | {"promise": content["promise"] | {"alpha": 0.001}},
+    "unseen": lambda content: content | {"promise": content["promise"] | {"unseen": False}},
+    "score": lambda content: content | {"score": {"name": "MaxSoftmax", "settings": {}}},
+    "history": lambda content: content | {"history": content["history"][:-1]},
+    "input": lambda content: content | {"input": wildood.InputSpec().to_dict()},
+    "format": lambda content: content | {"format": 2},
+    "one more key": lambda content: content | {"comment": "mine"},
+    "one less key": lambda content: {key: value for key, value in content.items() if key != "record"},
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_json_edited_by_hand_is_refused(saved, edit):
+    path = saved / "detector.json"
+    path.write_text(json.dumps(EDITS[edit](json.loads(path.read_text()))))
+    refused(saved, r"detector\.json (was changed after it was written: save the detector again|.*use the wildood that wrote it)")
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", "3", '"text"', "{}", '{"digest": 1}', "not json", "\xff"])
+def test_json_of_something_else_is_refused(saved, text):
+    (saved / "detector.json").write_bytes(text.encode("latin-1"))
+    refused(saved, r"detector\.json (is damaged or not a wildood detector|was changed).*save the detector again")
+
+
+def test_format_of_a_later_version_is_refused(saved, monkeypatch, woods):
+    monkeypatch.setattr(storage, "FORMAT", 2)
+    woods.save(saved)
+    monkeypatch.undo()
+    refused(saved, r"has format 2, this wildood reads format 1: use the wildood that wrote it")
+
+
+def test_weights_of_another_save_are_refused(woods, trained, toy, tmp_path):
+    other = wildood.posthoc(trained(), wildood.EnergyScore(), holdout=toy.holdout)
+    woods.save(tmp_path / "a")
+    other.save(tmp_path / "b")
+    shutil.copy(tmp_path / "b" / "weights.safetensors", tmp_path / "a" / "weights.safetensors")
+    refused(tmp_path / "a", r"weights\.safetensors is not the file that detector\.json belongs to: save the detector again")
+
+
+@pytest.mark.parametrize(
+    "passed",
+    [Own(hidden=7), Own(classes=4), MLP(2, 3), nn.Linear(2, 3), lambda: Own(hidden=5)],
+    ids=["wider", "more classes", "MLP", "Linear", "function"],
+)
+def test_wrong_architecture_is_refused(own, passed, tmp_path):
+    before = weights(passed) if isinstance(passed, nn.Module) else {}
+    message = refused(own.save(tmp_path), "do not fit the model that was passed", model=passed)
+    assert message.endswith("pass the architecture it was made with")
+    if before:
+        assert_equal_weights(passed, before)
+
+
+def test_own_model_that_is_not_passed_is_asked_for(own, tmp_path):
+    refused(own.save(tmp_path), r"a model of your own \(.*Own\): pass it, as in load\(directory, model=build_model\)")
+
+
+def test_subclass_of_a_shipped_model_is_the_users_own(toy, tmp_path):
+    class Larger(MLP):
+        pass
+
+    detector = wildood.posthoc(Larger(2, 3), wildood.EnergyScore(), holdout=toy.holdout)
+    refused(detector.save(tmp_path), "a model of your own")
+    assert_same_detector(wildood.load(tmp_path, model=Larger(2, 3)), detector, toy.test[0])
+
+
+def test_function_that_builds_no_module_is_refused(own, tmp_path):
+    refused(own.save(tmp_path), r"model\(\) returned a dict: it must build an nn\.Module", model=lambda: Own().__dict__)
+
+
+def test_detector_survives_a_deep_copy_and_a_move_of_its_directory(woods, toy, tmp_path):
+    twin = copy.deepcopy(woods)
+    twin.save(tmp_path / "here")
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert_same_detector(wildood.load(tmp_path / "there"), woods, toy.test[0])

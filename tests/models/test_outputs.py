@@ -1,0 +1,211 @@
+"""One forward pass serves everything: logits from any kind of output, modes as they were, batches that do not matter."""
+
+from collections import namedtuple
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from wildood.data.inputs import InputSpec
+from wildood.data.sources import ArraySource, unlabelled_source
+from wildood.errors import InputError
+from wildood.models.features import FeatureTap
+from wildood.models.outputs import Classifier, evaluating, forward_all, logits_of, tap_features, try_classifier
+from wildood.models.small import MLP, SmallCNN
+
+
+class Returning(nn.Module):
+    """A model whose output is whatever `make` makes of its logits."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+        self.make = make
+
+    def forward(self, x):
+        return self.make(self.linear(x))
+
+
+@pytest.fixture
+def mixed():
+    """Dropout and BatchNorm; some parts train and some are frozen in evaluation mode."""
+    model = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Sequential(nn.ReLU(), nn.BatchNorm1d(8)))
+    model.append(nn.Linear(8, 4)).train()
+    model[1].eval()
+    model[3][1].eval()
+    return model
+
+
+def modes(model):
+    return {name: module.training for name, module in model.named_modules()}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda logits: logits,
+        lambda logits: SimpleNamespace(logits=logits, loss=None),
+        lambda logits: namedtuple("Output", "loss logits")(None, logits),  # noqa: PYI024 - as Hugging Face's
+    ],
+    ids=["tensor", "object", "named tuple"],
+)
+def test_logits_are_found_in_what_the_model_returns(make):
+    model = Returning(make)
+    x = torch.randn(5, 3)
+    assert torch.equal(Classifier(model)(x).logits, model.linear(x))
+    assert try_classifier(model, x, None) == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_logits_are_float32_and_keep_their_gradient(dtype):
+    raw = torch.tensor([[1.5, -2.0]], dtype=dtype, requires_grad=True)
+    logits = logits_of(raw)
+    assert logits.dtype == torch.float32
+    assert logits.tolist() == [[1.5, -2.0]]
+    logits.sum().backward()
+    assert raw.grad.tolist() == [[1.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("output", "kind"), [((torch.zeros(2, 3),), "tuple"), ({"logits": 0}, "dict"), (None, "NoneType"), (np.zeros((2, 3)), "ndarray")]
+)
+def test_output_without_logits_is_refused(output, kind):
+    with pytest.raises(InputError, match=f"the model returned a {kind}: it must return logits as a tensor, or an output with"):
+        logits_of(output)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda logits: logits[:, 0], r"for 2 examples has shape \(2,\): it must be \(batch, classes\)"),
+        (lambda logits: logits[:, :1], r"shape \(2, 1\): .* at least two classes"),
+        (lambda logits: logits[None], r"shape \(1, 2, 4\)"),
+        (lambda logits: logits.T, r"shape \(4, 2\)"),
+        (lambda logits: logits.mean(), r"shape \(\)"),
+        (lambda logits: logits / 0, "logits are not finite"),
+        (lambda logits: logits.nonsense, r"the model fails on a batch of shape \(2, 3\) and dtype torch.float32: .*nonsense"),
+    ],
+)
+def test_model_whose_output_is_not_batch_by_classes_is_refused(make, message):
+    with pytest.raises(InputError, match=message):
+        try_classifier(Returning(make), torch.randn(2, 3), None)
+
+
+def test_classifier_puts_the_input_spec_in_front():
+    spec = InputSpec(mean=(0.5,), std=(0.25,))
+    model = SmallCNN(3).eval()
+    raw = torch.randint(0, 256, (4, 8, 8, 1), dtype=torch.uint8)
+    expected = model((raw.permute(0, 3, 1, 2) / 255 - 0.5) / 0.25)
+    assert torch.allclose(Classifier(model, spec)(raw).logits, expected, atol=1e-6)
+
+
+def test_classifier_without_a_tap_has_no_features():
+    assert Classifier(MLP(3, 4))(torch.zeros(2, 3)).features is None
+
+
+def test_logits_and_features_come_from_one_forward_pass():
+    model = MLP(3, 4, hidden=(6,))
+    calls = []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    x = torch.randn(5, 3)
+    outputs = Classifier(model, tap=FeatureTap("head", "input"))(x)
+    assert len(calls) == 1
+    assert torch.equal(outputs.features, model.body(x))
+    assert torch.equal(outputs.logits, model.head(outputs.features))
+
+
+def test_evaluating_restores_every_submodules_mode(mixed):
+    before = modes(mixed)
+    assert set(before.values()) == {True, False}
+    with evaluating(mixed):
+        assert set(modes(mixed).values()) == {False}
+    assert modes(mixed) == before
+
+
+def test_evaluating_restores_modes_and_gradients_after_an_error(mixed):
+    before = modes(mixed)
+    with pytest.raises(ZeroDivisionError), evaluating(mixed):
+        raise ZeroDivisionError
+    assert modes(mixed) == before
+    assert torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_evaluating_makes_no_gradients_and_leaves_buffers_alone(mixed):
+    buffers = {name: value.clone() for name, value in mixed.named_buffers()}
+    with evaluating(mixed):
+        assert not mixed(torch.randn(16, 3)).requires_grad
+    assert all(torch.equal(value, buffers[name]) for name, value in mixed.named_buffers())
+
+
+@pytest.mark.parametrize("look", [lambda m, x: try_classifier(m, x, None), lambda m, x: tap_features(m, x, None)])
+def test_trying_a_model_leaves_it_as_it_was(mixed, look):
+    before = modes(mixed), {name: value.clone() for name, value in mixed.state_dict().items()}
+    look(mixed, torch.randn(2, 3))
+    assert modes(mixed) == before[0]
+    assert all(torch.equal(value, before[1][name]) for name, value in mixed.state_dict().items())
+
+
+def test_trying_a_model_that_fails_leaves_its_modes_as_they_were(mixed):
+    before = modes(mixed)
+    with pytest.raises(InputError, match="the model fails on a batch"):
+        try_classifier(mixed, torch.zeros(2, 7), None)
+    assert modes(mixed) == before
+
+
+@pytest.mark.xfail(strict=True, reason="under inference_mode the cached tensor can never be part of a graph: use no_grad")
+def test_tensors_that_a_model_caches_while_it_is_tried_can_be_trained_with():
+    class Caching(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 4)
+            self.scale = None
+
+        def forward(self, x):
+            if self.scale is None:
+                self.scale = torch.full((4,), 2.0)
+            return self.linear(x) * self.scale
+
+    model = Caching()
+    try_classifier(model, torch.ones(2, 3), None)
+    model(torch.ones(2, 3)).sum().backward()
+    assert model.linear.bias.grad.tolist() == [4.0, 4.0, 4.0, 4.0]
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 25, 50, 1000])
+@pytest.mark.parametrize("labelled", [False, True])
+def test_forward_all_is_one_big_forward_in_order(mixed, batch_size, labelled):
+    x = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    y = np.arange(50) if labelled else None
+    classifier = Classifier(mixed, tap=FeatureTap("4", "input"))
+    with evaluating(classifier):
+        whole = classifier(torch.from_numpy(x))
+        parts = list(forward_all(classifier, ArraySource(x, y), batch_size))
+    assert [len(outputs.logits) for outputs, _ in parts[:-1]] == [batch_size] * (len(parts) - 1)
+    torch.testing.assert_close(torch.cat([outputs.logits for outputs, _ in parts]), whole.logits, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(torch.cat([outputs.features for outputs, _ in parts]), whole.features, atol=1e-6, rtol=1e-6)
+    if labelled:
+        assert torch.cat([labels for _, labels in parts]).tolist() == list(range(50))
+    else:
+        assert {labels for _, labels in parts} == {None}
+
+
+def test_forward_all_reads_datasets_as_it_reads_arrays():
+    x = torch.randn(30, 3)
+    classifier = Classifier(MLP(3, 4))
+    with evaluating(classifier):
+        arrays = torch.cat([outputs.logits for outputs, _ in forward_all(classifier, unlabelled_source(x, "x"), 8)])
+        dataset = torch.utils.data.TensorDataset(x)
+        items = torch.cat([outputs.logits for outputs, _ in forward_all(classifier, unlabelled_source(dataset, "x"), 8)])
+    assert torch.equal(arrays, items)
+
+
+def test_device_is_where_the_parameters_or_buffers_are():
+    assert Classifier(MLP(3, 4)).device == torch.device("cpu")
+    assert Classifier(MLP(3, 4).to("meta")).device == torch.device("meta")
+    assert Classifier(nn.Identity()).device == torch.device("cpu")
+    only_buffers = nn.Module()
+    only_buffers.register_buffer("scale", torch.ones(1, device="meta"))
+    assert Classifier(only_buffers).device == torch.device("meta")
