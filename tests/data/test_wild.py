@@ -155,7 +155,7 @@ def test_the_set_aside_sample_reads_the_same_in_any_order():
 
 @pytest.mark.parametrize("pi", [-0.1, 1.1, float("nan")])
 def test_pi_outside_0_and_1_is_refused(pi):
-    with pytest.raises(InputError, match="pi is .*: give the share of OOD in the wild data, from 0 to 1"):
+    with pytest.raises(InputError, match=r"pi is .*: give the share of OOD in the wild data, from 0 to 1"):
         mixture(pi=pi)
 
 

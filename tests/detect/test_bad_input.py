@@ -207,13 +207,12 @@ WILD = {
     "string": (lambda x: "data/wild", "wild is a str"),
     "empty dataset": (lambda x: Pairs(x[:0]), "wild is empty"),
     "dataset of another shape": (lambda x: Pairs(x[:, :1]), r"wild: an example has shape \(1,\), expected \(2,\)"),
-    "dataset with NaN": (lambda x: Pairs(with_value(x, np.nan)), "NaN|not finite"),
     "dataset of dicts": (lambda x: Dicts(), "dict"),
     "mixture with another shape": (lambda x: wildood.WildMixture(x, x[:, :1], 0.1), r"wild: an example has shape \(1,\)"),
     "mixture of uint8": (lambda x: wildood.WildMixture(x, x.astype(np.uint8), 0.1), "wild holds torch.uint8"),
     "mixture with too few": (lambda x: wildood.WildMixture(x, x[:4], 0.1), "at least 10 examples of each kind"),
 }
-WILD_WRONG = {"integers beside floats", "string", "dataset with NaN", "dataset of dicts", "mixture with too few"}
+WILD_WRONG = {"integers beside floats", "string", "dataset of dicts", "mixture with too few"}
 
 
 @pytest.mark.parametrize("kind", WILD)
@@ -222,6 +221,19 @@ def test_bad_wild_data_is_refused(call, toy, kind, request):
     make, message = WILD[kind]
     with pytest.raises(InputError, match=message):
         call(wild=make(toy.wild))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.xfail(
+    strict=True, reason="datasets are not looked at: a TrainingError blames the learning rate, or nothing does"
+)
+def test_bad_number_in_a_wild_dataset_is_refused_when_it_is_read(toy, trained, value):
+    """Wild data may be too much to read it all before training; but the blame must fall on it."""
+    schedule = wildood.Schedule(steps=8, batch=32)
+    with pytest.raises(InputError, match=r"wild.*NaN"):
+        wildood.fit(
+            trained(), toy.labelled, Pairs(with_value(toy.wild, value)), toy.holdout, schedule=schedule, verbose=False
+        )
 
 
 @pytest.mark.parametrize(
@@ -250,7 +262,7 @@ def test_fewer_labelled_examples_than_a_batch_are_refused(call, toy, count):
 @pytest.mark.parametrize("alpha", [0, 1, -0.1, 1.5, float("nan"), float("inf")])
 def test_alpha_outside_0_and_1_is_refused(call, alpha):
     refuses(call, "alpha is .*: give a false-alarm rate strictly between 0 and 1", alpha=alpha)
-    with pytest.raises(InputError, match="alpha is .*: give a rate strictly between 0 and 1"):
+    with pytest.raises(InputError, match=r"alpha is .*: give a rate strictly between 0 and 1"):
         wildood.Woods(alpha=alpha)
 
 
@@ -357,7 +369,9 @@ def test_schedule_that_makes_no_sense_is_refused(settings, message):
         wildood.Schedule(**settings)
 
 
-@pytest.mark.xfail(strict=True, reason="run.json is written before the labels are looked at, and then forbids the correction")
+@pytest.mark.xfail(
+    strict=True, reason="run.json is written before the labels are looked at, and then forbids the correction"
+)
 def test_refused_call_leaves_the_run_directory_to_the_corrected_one(call, toy, tmp_path):
     x, y = toy.labelled
     refuses(call, "a label is 3", labelled=(x, with_label(y, 3)), run_dir=tmp_path / "run")

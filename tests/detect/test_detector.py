@@ -247,7 +247,9 @@ def test_a_single_row_without_its_batch_axis_is_refused_with_what_to_write(woods
 
 
 @SAY
-@pytest.mark.xfail(strict=True, reason="datasets are not looked at: a NaN score is not above the threshold, so NaN is a class")
+@pytest.mark.xfail(
+    strict=True, reason="datasets are not looked at: a NaN score is not above the threshold, so NaN is a class"
+)
 def test_nan_in_a_dataset_is_refused(woods, toy, say):
     x = toy.test[0].copy()
     x[280, 1] = np.nan

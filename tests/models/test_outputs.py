@@ -69,10 +69,13 @@ def test_logits_are_float32_and_keep_their_gradient(dtype):
 
 
 @pytest.mark.parametrize(
-    ("output", "kind"), [((torch.zeros(2, 3),), "tuple"), ({"logits": 0}, "dict"), (None, "NoneType"), (np.zeros((2, 3)), "ndarray")]
+    ("output", "kind"),
+    [((torch.zeros(2, 3),), "tuple"), ({"logits": 0}, "dict"), (None, "NoneType"), (np.zeros((2, 3)), "ndarray")],
 )
 def test_output_without_logits_is_refused(output, kind):
-    with pytest.raises(InputError, match=f"the model returned a {kind}: it must return logits as a tensor, or an output with"):
+    with pytest.raises(
+        InputError, match=f"the model returned a {kind}: it must return logits as a tensor, or an output with"
+    ):
         logits_of(output)
 
 
@@ -85,7 +88,10 @@ def test_output_without_logits_is_refused(output, kind):
         (lambda logits: logits.T, r"shape \(4, 2\)"),
         (lambda logits: logits.mean(), r"shape \(\)"),
         (lambda logits: logits / 0, "logits are not finite"),
-        (lambda logits: logits.nonsense, r"the model fails on a batch of shape \(2, 3\) and dtype torch.float32: .*nonsense"),
+        (
+            lambda logits: logits.nonsense,
+            r"the model fails on a batch of shape \(2, 3\) and dtype torch.float32: .*nonsense",
+        ),
     ],
 )
 def test_model_whose_output_is_not_batch_by_classes_is_refused(make, message):

@@ -1,0 +1,193 @@
+import logging
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+import wildood
+from wildood.data.sources import labelled_source
+from wildood.detect.detector import Promise
+from wildood.detect.fitting import _prepare
+from wildood.evaluate.metrics import accuracy, false_alarm_rate, fpr_at_tpr
+from wildood.methods.cross_entropy import CrossEntropyObjective
+from wildood.models.outputs import Classifier
+from wildood.models.small import MLP, SmallCNN
+from wildood.train.loop import Training
+
+CENTRES = np.array([[4.0, 0, 0, 0], [0, 4.0, 0, 0], [0, 0, 4.0, 0]])
+STEPS = wildood.Schedule(steps=60, batch=64)
+
+
+def known(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, count)
+    return (CENTRES[y] + rng.normal(size=(count, 4))).astype("float32"), y
+
+
+def unknown(count: int, seed: int) -> np.ndarray:
+    return (np.array([2.0, 2, 2, 5]) + np.random.default_rng(seed).normal(size=(count, 4))).astype("float32")
+
+
+@pytest.fixture(scope="module")
+def classifier() -> MLP:
+    torch.manual_seed(0)
+    model = MLP(4, 3, hidden=(32, 16))
+    source = labelled_source(known(600, seed=1), "labelled")
+    schedule = wildood.Schedule(epochs=30, batch=32, lr=0.05)
+    Training(CrossEntropyObjective(Classifier(model)), source, None, schedule, seed=0, keep="last").train()
+    return model
+
+
+def data(**changes) -> dict:
+    wild = wildood.WildMixture(id=known(600, seed=2)[0], ood=unknown(300, seed=3), pi=0.1)
+    return {"labelled": known(600, seed=1), "wild": wild, "holdout": known(600, seed=4), "verbose": False} | changes
+
+
+@pytest.mark.parametrize(("method", "lr"), [(wildood.Woods(), 0.05), (wildood.WoodsAlt(), 0.01)])
+def test_fit_learns_the_unknown_from_wild_data_alone(classifier, method, lr):
+    before = wildood.posthoc(classifier, wildood.EnergyScore(), holdout=known(600, seed=4))
+    after = wildood.fit(classifier, **data(), method=method, schedule=wildood.Schedule(steps=200, lr=lr))
+    (x, y), strange = known(2000, seed=5), unknown(2000, seed=6)
+    assert fpr_at_tpr(before.score(x), before.score(strange)) > 0.2
+    assert fpr_at_tpr(after.score(x), after.score(strange)) < 0.1
+    assert accuracy(after.classify(x), y) > accuracy(before.classify(x), y) - 0.01
+    assert false_alarm_rate(after.score(x), after.threshold) < 0.08
+    assert np.mean(after.predict(strange) == wildood.UNKNOWN) > 0.9
+
+
+def test_a_model_with_logits_in_its_output_works_like_a_plain_one(classifier):
+    class HuggingFaceStyle(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x):
+            return SimpleNamespace(logits=self.inner(x), hidden_states=None)
+
+    plain = wildood.fit(classifier, **data(), schedule=STEPS)
+    wrapped = wildood.fit(HuggingFaceStyle(classifier), **data(), schedule=STEPS)
+    x = known(50, seed=5)[0]
+    assert np.array_equal(plain.score(x), wrapped.score(x))
+    assert plain.threshold == wrapped.threshold
+
+
+def test_arrays_tensors_and_datasets_give_the_same_detector(classifier):
+    class OnlyInputs(Dataset):
+        def __init__(self, x: np.ndarray) -> None:
+            self.x = x
+
+        def __len__(self) -> int:
+            return len(self.x)
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return torch.from_numpy(self.x[index])
+
+    def tensors(pair):
+        return torch.from_numpy(pair[0]), torch.from_numpy(pair[1])
+
+    labelled, wild, holdout = known(600, seed=1), unknown(200, seed=3), known(200, seed=4)
+    forms = [
+        (labelled, wild, holdout),
+        (tensors(labelled), torch.from_numpy(wild), tensors(holdout)),
+        (TensorDataset(*tensors(labelled)), OnlyInputs(wild), TensorDataset(*tensors(holdout))),
+    ]
+    scores = [wildood.fit(classifier, *form, schedule=STEPS, verbose=False).score(known(50, seed=5)[0]) for form in forms]
+    assert np.array_equal(scores[0], scores[1])
+    assert np.array_equal(scores[0], scores[2])
+
+
+def test_the_holdout_half_that_chooses_the_epoch_does_not_set_the_threshold():
+    parts = _prepare(known(200, 1), unknown(50, 2), known(101, 3), STEPS, 0.05, None, "best", seed=0)
+    selection, threshold = set(parts.selection.indices.tolist()), set(parts.threshold.indices.tolist())
+    assert not selection & threshold
+    assert len(selection | threshold) == 101
+
+
+def test_keeping_the_last_epoch_uses_the_whole_holdout_for_the_threshold(classifier):
+    detector = wildood.fit(classifier, **data(), schedule=STEPS, keep="last")
+    assert detector.promise == Promise(alpha=0.05, examples=600, unseen=True)
+    assert detector.record["kept_epoch"] == len(detector.history) - 1
+
+
+def test_wild_data_set_aside_is_not_trained_on():
+    parts = _prepare(known(200, 1), unknown(100, 2), known(100, 3), STEPS, 0.05, None, "best", seed=0)
+    kept, aside = set(parts.wild.source.indices.tolist()), set(parts.wild_aside.indices.tolist())
+    assert (len(kept), len(aside), len(kept | aside)) == (90, 10, 100)
+
+
+def test_without_a_holdout_nothing_is_promised_and_the_user_is_told(classifier, caplog):
+    with caplog.at_level(logging.INFO, logger="wildood"):
+        detector = wildood.fit(classifier, **data(holdout=None, verbose=True), schedule=STEPS)
+    assert not detector.promise.unseen
+    assert "no promise" in str(detector.promise)
+    assert any("no holdout: 60 labelled examples are set aside" in record.message for record in caplog.records)
+    with pytest.raises(wildood.InputError, match="give holdout="):
+        wildood.fit(classifier, **data(holdout=None, labelled=known(70, 1)), schedule=STEPS)
+
+
+def test_the_deployed_alpha_may_differ_from_the_methods(classifier):
+    loose = wildood.fit(classifier, **data(), schedule=STEPS, alpha=0.2)
+    assert loose.promise.alpha == 0.2
+    assert false_alarm_rate(loose.score(known(2000, 5)[0]), loose.threshold) == pytest.approx(0.2, abs=0.06)
+
+
+def test_epoch_kept_is_the_one_whose_weights_the_detector_has(classifier):
+    harmful = wildood.Schedule(steps=60, batch=64, weight_decay=5.0)
+    detector = wildood.fit(classifier, **data(), schedule=harmful)
+    assert detector.record["kept_epoch"] < len(detector.history) - 1
+    row = detector.history[detector.record["kept_epoch"]]
+    half = _prepare(*[data()[name] for name in ("labelled", "wild", "holdout")], harmful, 0.05, None, "best", 0).selection
+    x, y = half.gather(torch.arange(len(half)))
+    assert accuracy(detector.classify(x), y) == pytest.approx(row["accuracy"])
+
+
+def test_uint8_images_go_through_the_input_spec():
+    rng = np.random.default_rng(0)
+    images, y = rng.integers(0, 255, (200, 8, 8, 1), dtype=np.uint8), rng.integers(0, 2, 200)
+    spec = wildood.InputSpec(mean=(0.5,), std=(0.25,))
+    torch.manual_seed(0)
+    detector = wildood.fit(
+        SmallCNN(classes=2),
+        (images[:100], y[:100]),
+        images[100:150],
+        (images[150:], y[150:]),
+        input=spec,
+        alpha=0.2,
+        schedule=wildood.Schedule(steps=2, batch=16),
+        verbose=False,
+    )
+    floats = (images.astype("float32") / 255).astype("float32")
+    assert np.allclose(detector.score(images[:5]), detector.score(floats[:5]), atol=1e-5)
+
+
+PROGRAM = """
+import numpy as np, torch, wildood
+x, y = np.random.default_rng(0).normal(size=(200, 3)).astype("float32"), np.arange(200) % 2
+wildood.fit(torch.nn.Linear(3, 2), (x[:100], y[:100]), x[:50], (x[100:], y[100:]), verbose={verbose},
+            schedule=wildood.Schedule(epochs=2, batch=32))
+"""
+
+
+def run_program(*, verbose: bool) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(verbose=verbose)], capture_output=True, text=True, check=True
+    )
+
+
+def test_plain_lines_on_standard_error_when_it_is_not_a_terminal():
+    done = run_program(verbose=True)
+    lines = done.stderr.splitlines()
+    assert done.stdout == ""
+    assert [line.split("  ")[0] for line in lines[:2]] == ["epoch 1/2", "epoch 2/2"]
+    assert lines[-1].startswith("threshold ")
+    assert "\x1b" not in done.stderr
+
+
+def test_verbose_false_is_silent():
+    done = run_program(verbose=False)
+    assert (done.stdout, done.stderr) == ("", "")
