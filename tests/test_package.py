@@ -143,4 +143,4 @@ def test_wheel_works_in_a_new_environment_without_the_repository(tmp_path):
     assert len(said["predicted"]) == 20
     assert set(said["predicted"]) <= {wildood.UNKNOWN, 0, 1}
     assert (site_packages / "wildood" / "py.typed").is_file()
-    assert sorted(path.name for path in (empty / "out").iterdir()) == ["detector.json", "weights.safetensors"]
+    assert sorted(path.suffix for path in (empty / "out").iterdir()) == [".json", ".safetensors"]

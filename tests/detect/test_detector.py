@@ -240,16 +240,12 @@ def test_a_single_image_without_its_batch_axis_is_refused_with_what_to_write(ima
     assert len(getattr(image_detector, say)(images[0][None])) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="an example with one axis is refused before the detector's shape is looked at")
 def test_a_single_row_without_its_batch_axis_is_refused_with_what_to_write(woods, toy):
     with pytest.raises(InputError, match=r"x\[None\]"):
         woods.score(toy.test[0][0])
 
 
 @SAY
-@pytest.mark.xfail(
-    strict=True, reason="datasets are not looked at: a NaN score is not above the threshold, so NaN is a class"
-)
 def test_nan_in_a_dataset_is_refused(woods, toy, say):
     x = toy.test[0].copy()
     x[280, 1] = np.nan

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, TensorDataset
 import wildood
 from wildood.data.sources import labelled_source
 from wildood.detect.detector import Promise
-from wildood.detect.fitting import _prepare
+from wildood.detect.preparation import prepare
 from wildood.evaluate.metrics import accuracy, false_alarm_rate, fpr_at_tpr
 from wildood.methods.cross_entropy import CrossEntropyObjective
 from wildood.models.outputs import Classifier
@@ -102,7 +102,7 @@ def test_arrays_tensors_and_datasets_give_the_same_detector(classifier):
 
 
 def test_the_holdout_half_that_chooses_the_epoch_does_not_set_the_threshold():
-    parts = _prepare(known(200, 1), unknown(50, 2), known(101, 3), STEPS, 0.05, None, "best", seed=0)
+    parts = prepare(known(200, 1), unknown(50, 2), known(101, 3), STEPS, 0.05, None, "best", seed=0)
     selection, threshold = set(parts.selection.indices.tolist()), set(parts.threshold.indices.tolist())
     assert not selection & threshold
     assert len(selection | threshold) == 101
@@ -115,7 +115,7 @@ def test_keeping_the_last_epoch_uses_the_whole_holdout_for_the_threshold(classif
 
 
 def test_wild_data_set_aside_is_not_trained_on():
-    parts = _prepare(known(200, 1), unknown(100, 2), known(100, 3), STEPS, 0.05, None, "best", seed=0)
+    parts = prepare(known(200, 1), unknown(100, 2), known(100, 3), STEPS, 0.05, None, "best", seed=0)
     kept, aside = set(parts.wild.source.indices.tolist()), set(parts.wild_aside.indices.tolist())
     assert (len(kept), len(aside), len(kept | aside)) == (90, 10, 100)
 
@@ -141,7 +141,7 @@ def test_epoch_kept_is_the_one_whose_weights_the_detector_has(classifier):
     detector = wildood.fit(classifier, **data(), schedule=harmful)
     assert detector.record["kept_epoch"] < len(detector.history) - 1
     row = detector.history[detector.record["kept_epoch"]]
-    half = _prepare(*[data()[name] for name in ("labelled", "wild", "holdout")], harmful, 0.05, None, "best", 0).selection
+    half = prepare(*[data()[name] for name in ("labelled", "wild", "holdout")], harmful, 0.05, None, "best", 0).selection
     x, y = half.gather(torch.arange(len(half)))
     assert accuracy(detector.classify(x), y) == pytest.approx(row["accuracy"])
 

@@ -102,7 +102,6 @@ def test_history_and_record_come_back_as_json_has_them(fits, method, tmp_path):
     assert again.record["versions"]["torch"] == torch.__version__
 
 
-@pytest.mark.xfail(strict=True, reason="tuples in the record (milestones, mean, std) come back as lists")
 def test_record_comes_back_equal(woods, tmp_path):
     assert wildood.load(woods.save(tmp_path)).record == woods.record
 
@@ -193,6 +192,12 @@ def test_any_threshold_comes_back_exactly(threshold, tmp_path):
     assert again.promise is None
 
 
+def the_file(directory, pattern):
+    """The one file that matches: the weights carry their checksum in their name."""
+    (path,) = directory.glob(pattern)
+    return path
+
+
 def test_spec_and_images_come_back(image_detector, images, tmp_path):
     assert_same_detector(wildood.load(image_detector.save(tmp_path)), image_detector, images)
 
@@ -205,9 +210,9 @@ def test_two_files_and_no_pickle(own, monkeypatch, tmp_path):
         for name in names:
             monkeypatch.setattr(module, name, no_pickle)
     wildood.load(own.save(tmp_path), model=Own)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["detector.json", "weights.safetensors"]
+    assert len(list(tmp_path.iterdir())) == 2
     assert json.loads((tmp_path / "detector.json").read_text())["format"] == 1
-    with safe_open(tmp_path / "weights.safetensors", framework="pt") as file:
+    with safe_open(the_file(tmp_path, "weights-*.safetensors"), framework="pt") as file:
         assert len(file.keys()) > 0
 
 
@@ -219,9 +224,7 @@ def test_save_returns_the_directory_it_made(woods, tmp_path):
     "failing_at",
     [
         1,
-        pytest.param(
-            2, marks=pytest.mark.xfail(strict=True, reason="the new weights have replaced the ones the old JSON belongs to")
-        ),
+        2,
     ],
 )
 def test_interrupted_save_leaves_the_older_detector(fits, toy, failing_at, monkeypatch, tmp_path):
@@ -253,43 +256,46 @@ def test_a_file_in_the_place_of_the_directory_is_refused(saved):
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("detector.json", r"give the directory that save\(\) wrote"), ("weights.safetensors", "save the detector again")],
+    [("detector.json", r"give the directory that save\(\) wrote"), ("weights-*.safetensors", "save the detector again")],
 )
 def test_missing_file_is_refused(saved, name, message):
-    (saved / name).unlink()
-    refused(saved, rf"{name} cannot be read \(No such file or directory\): {message}")
+    path = the_file(saved, name)
+    path.unlink()
+    refused(saved, rf"{path.name} cannot be read \(No such file or directory\): {message}")
 
 
-@pytest.mark.parametrize("name", ["detector.json", "weights.safetensors"])
+@pytest.mark.parametrize("name", ["detector.json", "weights-*.safetensors"])
 def test_truncated_file_is_refused(saved, name):
-    content = (saved / name).read_bytes()
+    path = the_file(saved, name)
+    content = path.read_bytes()
     for length in (*range(0, len(content), max(1, len(content) // 60)), len(content) - 1):
-        (saved / name).write_bytes(content[:length])
-        assert "save the detector again" in refused(saved, name), length
+        path.write_bytes(content[:length])
+        assert "save the detector again" in refused(saved, path.name), length
 
 
-@pytest.mark.parametrize("name", ["detector.json", "weights.safetensors"])
+@pytest.mark.parametrize("name", ["detector.json", "weights-*.safetensors"])
 @pytest.mark.parametrize("flip", [0x01, 0x20, 0x80, 0xFF])
 def test_flipped_byte_is_refused(image_detector, tmp_path, name, flip):
-    image_detector.save(tmp_path)
-    content = bytearray((tmp_path / name).read_bytes())
+    path = the_file(image_detector.save(tmp_path), name)
+    content = bytearray(path.read_bytes())
     for position in range(0, len(content), max(1, len(content) // 150)):
         content[position] ^= flip
-        (tmp_path / name).write_bytes(content)
+        path.write_bytes(content)
         with pytest.raises(DetectorFileError, match=r"save the detector again|use the wildood that wrote it"):
             wildood.load(tmp_path)
         content[position] ^= flip
 
 
 def test_flipped_byte_of_a_fitted_detector_is_refused(saved):
-    for name in ("detector.json", "weights.safetensors"):
-        content = bytearray((saved / name).read_bytes())
+    for name in ("detector.json", "weights-*.safetensors"):
+        path = the_file(saved, name)
+        content = bytearray(path.read_bytes())
         for position in range(0, len(content), max(1, len(content) // 120)):
             content[position] ^= 0x80
-            (saved / name).write_bytes(content)
+            path.write_bytes(content)
             refused(saved, "save the detector again")
             content[position] ^= 0x80
-        (saved / name).write_bytes(content)
+        path.write_bytes(content)
     wildood.load(saved)
 
 
@@ -332,8 +338,10 @@ def test_weights_of_another_save_are_refused(woods, trained, toy, tmp_path):
     other = wildood.posthoc(trained(), wildood.EnergyScore(), holdout=toy.holdout)
     woods.save(tmp_path / "a")
     other.save(tmp_path / "b")
-    shutil.copy(tmp_path / "b" / "weights.safetensors", tmp_path / "a" / "weights.safetensors")
-    refused(tmp_path / "a", r"weights\.safetensors is not the file that detector\.json belongs to: save the detector again")
+    shutil.copy(the_file(tmp_path / "b", "weights-*.safetensors"), the_file(tmp_path / "a", "weights-*.safetensors"))
+    refused(
+        tmp_path / "a", r"weights-\w+\.safetensors is not the file that detector\.json belongs to: save the detector again"
+    )
 
 
 @pytest.mark.parametrize(
@@ -349,7 +357,6 @@ def test_wrong_architecture_is_refused(own, passed, tmp_path):
         assert_equal_weights(passed, before)
 
 
-@pytest.mark.xfail(strict=True, reason="found out by an AttributeError when the first example is scored")
 def test_model_without_the_layer_that_gives_the_features_is_refused(toy, schedule, tmp_path):
     """A layer without weights: the names and shapes of all weights agree."""
     with_pooling = nn.Sequential(OrderedDict(pool=nn.Identity(), head=nn.Linear(2, 3)))

@@ -174,9 +174,6 @@ def test_output_that_is_not_one_vector_for_each_example_is_refused(inner, shape,
         find_tap(Around(), torch.randn(shape), "inner")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the hook reads inputs[0], and a keyword argument is not among the inputs: IndexError"
-)
 def test_linear_called_by_keyword_is_found():
     model, x = Keyword(), torch.randn(5, 3)
     assert torch.equal(features(model, x, find_tap(model, x)), model.body(x).relu())

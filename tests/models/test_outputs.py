@@ -161,7 +161,6 @@ def test_trying_a_model_that_fails_leaves_its_modes_as_they_were(mixed):
     assert modes(mixed) == before
 
 
-@pytest.mark.xfail(strict=True, reason="under inference_mode the cached tensor can never be part of a graph: use no_grad")
 def test_tensors_that_a_model_caches_while_it_is_tried_can_be_trained_with():
     class Caching(nn.Module):
         def __init__(self):

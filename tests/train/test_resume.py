@@ -45,7 +45,8 @@ def start(run_dir: Path, method: str, *, often: str = "often", pause: float = 0.
 
 
 def result(run_dir: Path) -> tuple[dict[str, np.ndarray], list[dict[str, float]], wildood.Detector]:
-    weights = load_file(f"{run_dir}-detector/weights.safetensors")
+    (path,) = run_dir.with_name(f"{run_dir.name}-detector").glob("weights-*.safetensors")
+    weights = load_file(path)
     rows = [{key: value for key, value in row.items() if key not in TIMES} for row in read_rows(run_dir / "history.jsonl")]
     return weights, rows, run_dir
 

@@ -69,12 +69,15 @@ def load_state(content: bytes) -> Any:
     wildood.data.files.DamagedFileError: not a whole safetensors file
     """
     try:
-        body = parse_tensors(content)["body"].numpy().tobytes()
+        outer = parse_tensors(content)["body"]
+        if outer.dtype != torch.uint8:
+            raise DamagedFileError("not a file that wildood wrote")
+        body = outer.numpy().tobytes()
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
         if digest(header["skeleton"].encode() + body) != header["digest"]:
             raise DamagedFileError("its checksum does not agree with its content")
         return _put_tensors(json.loads(header["skeleton"]), parse_tensors(body))
-    except (SafetensorError, KeyError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (SafetensorError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise DamagedFileError("not a whole safetensors file") from error
 
 

@@ -1,5 +1,6 @@
 """The input spec: how a raw example becomes model input. Saved with the detector, so that deployment does the same."""
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
@@ -20,7 +21,7 @@ class InputSpec:
         layout: where the channels of a raw batch are: "NHWC" (as images are stored) or "NCHW" (as torch has them).
         mean: one number for each channel.
         std: one number for each channel.
-        size: height and width to resize to (bilinear, antialiased); None takes images as they are.
+        size: height and width to resize to (bilinear, antialiased), or one number for both; None takes images as they are.
 
     >>> spec = InputSpec(mean=(0.5,), std=(0.25,))
     >>> spec(torch.full((2, 4, 4, 1), 255, dtype=torch.uint8)).shape
@@ -32,11 +33,11 @@ class InputSpec:
     layout: Literal["NHWC", "NCHW"] = "NHWC"
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
-    size: tuple[int, int] | None = None
+    size: tuple[int, int] | int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", tuple(float(value) for value in self.mean))
-        object.__setattr__(self, "std", tuple(float(value) for value in self.std))
+        object.__setattr__(self, "mean", _numbers(self.mean, "mean"))
+        object.__setattr__(self, "std", _numbers(self.std, "std"))
         if self.layout not in {"NHWC", "NCHW"}:
             raise InputError(f"layout is {self.layout!r}: give 'NHWC' or 'NCHW'")
         if len(self.mean) != len(self.std) or not self.mean:
@@ -44,7 +45,8 @@ class InputSpec:
         if min(self.std) <= 0:
             raise InputError(f"std is {self.std}: every value must be positive")
         if self.size is not None:
-            object.__setattr__(self, "size", (int(self.size[0]), int(self.size[1])))
+            height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
+            object.__setattr__(self, "size", (int(height), int(width)))
 
     def __call__(self, raw: Tensor) -> Tensor:
         """A raw batch as model input."""
@@ -61,6 +63,8 @@ class InputSpec:
         """Refuse a batch that this spec cannot read."""
         if raw.ndim != 4:
             raise InputError(f"an input spec is for images, but a batch has shape {tuple(raw.shape)}: leave input= out")
+        if raw.dtype != torch.uint8 and not raw.is_floating_point():
+            raise InputError(f"images have dtype {raw.dtype}: give uint8 from 0 to 255, or floats that are scaled already")
         channels = raw.shape[3 if self.layout == "NHWC" else 1]
         if len(self.mean) not in {1, channels}:
             raise InputError(
@@ -85,6 +89,16 @@ class InputSpec:
         """
         settings: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
         return cls(**settings)
+
+
+def _numbers(values: Any, name: str) -> tuple[float, ...]:
+    try:
+        numbers = tuple(float(value) for value in values)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} is {values!r}: give one number for each channel, such as (0.5,)") from error
+    if not all(math.isfinite(number) for number in numbers):
+        raise InputError(f"{name} is {numbers}: every value must be finite")
+    return numbers
 
 
 def to_model_input(raw: Tensor, spec: InputSpec | None) -> Tensor:

@@ -1,6 +1,7 @@
 """What a user calls data (arrays, tensors, datasets), checked once and read in batches of raw examples."""
 
 import hashlib
+import operator
 from collections.abc import Sized
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -8,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from wildood.errors import InputError
 
@@ -57,8 +58,8 @@ class ArraySource:
                 digest.update(f"{tuple(array.shape)} {str(array.dtype).removeprefix('torch.')}".encode())
                 for start in range(0, len(array), _ROWS):
                     block = array[start : start + _ROWS]
-                    rows = block.detach().cpu().numpy() if isinstance(block, Tensor) else block
-                    digest.update(np.ascontiguousarray(rows).data)
+                    rows = _bytes(block) if isinstance(block, Tensor) else np.ascontiguousarray(block)
+                    digest.update(rows.data)
         return digest.hexdigest()
 
 
@@ -68,20 +69,47 @@ class DatasetSource:
 
     dataset: Any
     labelled: bool
+    name: str
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The examples at these indices stacked into a batch, and their labels."""
-        items = [self.dataset[index] for index in indices.tolist()]
-        examples = [item[0] if isinstance(item, tuple | list) else item for item in items]
-        batch = torch.stack([torch.as_tensor(example) for example in examples])
-        if not self.labelled:
-            return batch, None
-        if not all(isinstance(item, tuple | list) and len(item) == 2 for item in items):
-            raise InputError("a labelled dataset must give (x, y) for each index")
-        return batch, torch.as_tensor([int(item[1]) for item in items])
+        """The examples at these indices stacked into a batch, and their labels; each is checked as it is read."""
+        examples, labels = [], []
+        for index in indices.tolist():
+            item = self.dataset[index]
+            pair = item if isinstance(item, tuple | list) else (item,)
+            examples.append(self._example(pair[0], index))
+            if self.labelled:
+                labels.append(self._label(pair, index))
+        if any(example.shape != examples[0].shape for example in examples):
+            shapes = sorted({tuple(example.shape) for example in examples})
+            raise InputError(f"{self.name}: examples have different shapes, such as {shapes[:2]}: give them all the same")
+        return torch.stack(examples), torch.tensor(labels) if self.labelled else None
+
+    def _example(self, value: Any, index: int) -> Tensor:
+        try:
+            # A copy of an array that may not be written to: torch would warn about sharing it.
+            example = torch.as_tensor(np.array(value) if isinstance(value, np.ndarray) else value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(
+                f"{self.name}: example {index} is a {type(value).__name__}: a dataset must give an array or a tensor "
+                "for each index" + (", with its class" if self.labelled else "")
+            ) from error
+        if not torch.isfinite(example).all():
+            raise InputError(f"{self.name}: example {index} holds NaN or infinity: repair or drop such examples")
+        return example.detach()
+
+    def _label(self, pair: Any, index: int) -> int:
+        if len(pair) != 2:
+            raise InputError(
+                f"{self.name}: a labelled dataset must give (x, y) for each index, {index} has {len(pair)} parts"
+            )
+        try:
+            return operator.index(pair[1].item() if hasattr(pair[1], "item") else pair[1])
+        except TypeError as error:
+            raise InputError(f"{self.name}: the label of example {index} is {pair[1]!r}: give an integer class") from error
 
     def fingerprint(self) -> str:
         """Its type and length: reading every example could be slow, and random transforms would never agree."""
@@ -130,6 +158,10 @@ def labelled_source(data: Any, name: str) -> Source:
     Traceback (most recent call last):
     wildood.errors.InputError: labelled: labels have dtype float64 and shape (4,): give one integer class for each example
     """
+    if isinstance(data, TensorDataset):
+        data = data.tensors
+    if isinstance(data, np.ndarray | Tensor):
+        raise InputError(f"{name} is an array alone: give its labels, too, as in {name}=(x, y)")
     if isinstance(data, tuple | list) and len(data) == 2:
         examples, labels = _array(data[0], f"{name} x"), _array(data[1], f"{name} y")
         if labels.ndim != 1 or not _is_integer(labels):
@@ -157,6 +189,8 @@ def unlabelled_source(data: Any, name: str) -> Source:
     >>> len(unlabelled_source(np.zeros((4, 2)), "wild"))
     4
     """
+    if isinstance(data, TensorDataset):
+        data = data.tensors[0]
     if isinstance(data, tuple | list):
         raise InputError(f"{name} is a {type(data).__name__} of {len(data)}: give x alone, as one array, without labels")
     if isinstance(data, np.ndarray | Tensor):
@@ -172,11 +206,13 @@ def _dataset(data: Any, name: str, *, labelled: bool, instead: str) -> DatasetSo
         keys = [repr(key) for key in data][: 2 if labelled else 1]
         picked = ", ".join(f"data[{key}]" for key in keys)
         raise InputError(f"{name} is a dict: write {name}={f'({picked})' if labelled else picked} instead")
-    if isinstance(data, IterableDataset) or not (isinstance(data, Dataset | Sized) and hasattr(data, "__getitem__")):
+    if isinstance(data, str | bytes | IterableDataset) or not (
+        isinstance(data, Dataset | Sized) and hasattr(data, "__getitem__")
+    ):
         raise InputError(f"{name} is a {type(data).__name__}: give {instead} with arrays or tensors, or a map-style Dataset")
     if not isinstance(data, Sized) or len(data) == 0:
         raise InputError(f"{name} is empty: give at least one example")
-    return DatasetSource(data, labelled)
+    return DatasetSource(data, labelled, name)
 
 
 def _array(data: Any, name: str) -> Tensor | np.ndarray[Any, Any]:
@@ -190,9 +226,10 @@ def _array(data: Any, name: str) -> Tensor | np.ndarray[Any, Any]:
 def _checked(examples: Tensor | np.ndarray[Any, Any], name: str) -> Tensor | np.ndarray[Any, Any]:
     """Refuse what cannot be trained on: no examples, no axis beside the examples', objects, NaN or infinity."""
     if examples.ndim < 2 or len(examples) == 0:
-        raise InputError(f"{name} has shape {tuple(examples.shape)}: give at least one example, along the first axis")
-    if isinstance(examples, np.ndarray) and examples.dtype.kind not in "fiu":
-        raise InputError(f"{name} has dtype {examples.dtype}: give floats or uint8 images")
+        hint = f" (add the batch axis to a single example: {name}[None])" if examples.ndim == 1 and len(examples) else ""
+        raise InputError(f"{name} has shape {tuple(examples.shape)}: give at least one example, along the first axis{hint}")
+    if not _is_readable(examples):
+        raise InputError(f"{name} has dtype {examples.dtype}: give float32 numbers or uint8 images")
     if _is_integer(examples):
         return examples
     for start in range(0, len(examples), _ROWS):
@@ -202,6 +239,24 @@ def _checked(examples: Tensor | np.ndarray[Any, Any], name: str) -> Tensor | np.
             bad = start + int((~torch.as_tensor(finite)).nonzero()[0])
             raise InputError(f"{name}: example {bad} holds NaN or infinity: repair or drop such examples")
     return examples
+
+
+def _is_readable(examples: Tensor | np.ndarray[Any, Any]) -> bool:
+    """Real numbers of a kind that torch has."""
+    if isinstance(examples, Tensor):
+        return not (examples.is_complex() or examples.dtype == torch.bool)
+    if examples.dtype.kind not in "fiu":
+        return False
+    try:
+        torch.from_numpy(np.empty(0, examples.dtype))
+    except TypeError:
+        return False
+    return True
+
+
+def _bytes(block: Tensor) -> np.ndarray[Any, Any]:
+    """A tensor's memory; numpy has no bfloat16, so it is read as bytes."""
+    return block.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
 
 
 def _axes(block: np.ndarray[Any, Any]) -> tuple[int, ...]:
@@ -216,5 +271,5 @@ def _is_integer(array: Tensor | np.ndarray[Any, Any]) -> bool:
 
 def _rows(array: Tensor | np.ndarray[Any, Any], indices: Tensor) -> Tensor:
     if isinstance(array, Tensor):
-        return array[indices.to(array.device)]
+        return array.detach()[indices.to(array.device)]
     return torch.from_numpy(np.asarray(array[indices.numpy()]))

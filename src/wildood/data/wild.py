@@ -68,6 +68,8 @@ class WildPool:
     def set_aside(self, share: float, seed: int) -> tuple["WildPool", Source]:
         """The pool without `share` of it, and that share."""
         kept, aside = split(len(self.source), share, generator(seed, "wild-aside"))
+        if len(aside) == 0:
+            raise InputError(f"wild has {len(self.source)} examples, too few to set a share of it aside: give at least 10")
         return WildPool(Part(self.source, kept)), Part(self.source, aside)
 
 
@@ -109,6 +111,8 @@ class WildMixture:
         rng = generator(seed, "wild-aside")
         kept_id, aside_id = split(len(self.id), share, rng)
         kept_ood, aside_ood = split(len(self.ood), share, rng)
+        if (len(aside_ood) == 0 and self.pi > 0) or (len(aside_id) == 0 and self.pi < 1):
+            raise InputError("wild is too small to set a share of it aside: give at least 10 ID and 10 OOD examples")
         kept = WildMixture(Part(self.id, kept_id), Part(self.ood, kept_ood), self.pi)
         return kept, _mixture_sample(Part(self.id, aside_id), Part(self.ood, aside_ood), self.pi, rng)
 

@@ -103,7 +103,7 @@ class Detector:
         decided = each_output(
             self.classifier,
             self._source(x),
-            lambda outputs: outputs.logits.argmax(1).masked_fill(self.scorer(outputs) > self.threshold, UNKNOWN),
+            lambda outputs: outputs.logits.argmax(1).masked_fill(~(self.scorer(outputs) <= self.threshold), UNKNOWN),
         )
         return torch.cat(list(decided)).numpy()
 
@@ -125,8 +125,7 @@ class Detector:
             alpha: the false-alarm rate.
             unseen: whether these examples were in no training, the starting classifier's included. The promise rests on it.
         """
-        x = holdout[0] if isinstance(holdout, tuple | list) else holdout
-        return self.calibrate_on(self._source(x), alpha, unseen=unseen)
+        return self.calibrate_on(self._source(examples_of(holdout)), alpha, unseen=unseen)
 
     def calibrate_on(self, source: Source, alpha: float, *, unseen: bool) -> "Detector":
         """`calibrate` for a source that is checked already."""
@@ -152,6 +151,15 @@ class Detector:
 
     def _resizes(self) -> bool:
         return self.classifier.spec is not None and self.classifier.spec.size is not None
+
+
+def examples_of(holdout: Any) -> Any:
+    """The x of `(x, y)`, or what was given if it is x alone.
+
+    >>> examples_of(("x", "y")), examples_of("x")
+    ('x', 'x')
+    """
+    return holdout[0] if isinstance(holdout, tuple | list) and len(holdout) == 2 else holdout
 
 
 def check_examples(source: Source, name: str, shape: tuple[int, ...], *, resized: bool) -> Source:

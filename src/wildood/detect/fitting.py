@@ -2,10 +2,12 @@
 
 import copy
 import hashlib
+import json
+import operator
 import platform
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,12 +15,11 @@ from torch import nn
 
 import wildood
 from wildood.data.inputs import InputSpec
-from wildood.data.sampling import generator, split
-from wildood.data.sources import Part, Source, all_labels, labelled_source, unlabelled_source
-from wildood.data.wild import Wild, WildMixture, WildPool, as_wild
-from wildood.detect.detector import Detector, check_examples
+from wildood.data.sources import Source, all_labels, unlabelled_source
+from wildood.detect.detector import Detector, examples_of
+from wildood.detect.preparation import prepare
 from wildood.errors import InputError
-from wildood.evaluate.thresholds import check_alpha, examples_needed
+from wildood.evaluate.thresholds import check_alpha
 from wildood.methods.objective import Method
 from wildood.methods.schedule import Schedule
 from wildood.methods.woods import Woods
@@ -28,8 +29,6 @@ from wildood.train.loop import OnEpoch, Training
 from wildood.train.monitor import Monitor, check_labels, start_of
 from wildood.train.progress import logger, shown
 from wildood.train.run_directory import RunDirectory
-
-ASIDE = 0.1  # the share of wild data, and of labelled data without a holdout, that training does not see
 
 
 def fit(
@@ -80,12 +79,19 @@ def fit(
     (0.05, 8)
     """
     method = Woods() if method is None else method
+    if isinstance(method, type) or not hasattr(method, "objective"):
+        raise InputError(f"method is {method!r}: give a method such as Woods()")
     schedule = method.schedule() if schedule is None else schedule
+    if not isinstance(schedule, Schedule):
+        raise InputError(f"schedule is {schedule!r}: give a Schedule, such as Schedule(steps=200)")
     alpha = check_alpha(method.alpha if alpha is None else alpha)
+    seed = _whole_number(seed, "seed")
+    _check_spec(input)
     if keep not in {"best", "last"}:
         raise InputError(f"keep is {keep!r}: give 'best' or 'last'")
-    with shown(verbose=verbose):
-        data = _prepare(labelled, wild, holdout, schedule, alpha, input, keep, seed)
+    # Whatever the model draws from torch's global generator, the user finds it as it was.
+    with shown(verbose=verbose), torch.random.fork_rng():
+        data = prepare(labelled, wild, holdout, schedule, alpha, input, keep, seed)
         classifier, classes = _classifier(model, data.labelled, input, features, uses_features=method.uses_features)
         if not any(parameter.requires_grad for parameter in classifier.parameters()):
             raise InputError("no parameter of the model requires a gradient: nothing can be trained, unfreeze some of it")
@@ -99,10 +105,12 @@ def fit(
             "data": data.fingerprints,
             "model": _model_fingerprint(classifier.model),
         }
-        run = None if run_dir is None else RunDirectory(Path(run_dir), record)
         for part in (data.selection, data.threshold):
             check_labels(all_labels(part), "holdout", classes)
         start = start_of(classifier, data.labelled, classes, seed)
+        # After everything is checked: a call that is refused must leave no run behind.
+        record = json.loads(json.dumps(record))
+        run = None if run_dir is None else RunDirectory(Path(run_dir), record)
         training = Training(
             objective=method.objective(classifier, start),
             labelled=data.labelled,
@@ -149,107 +157,15 @@ def posthoc(
     >>> wildood.posthoc(torch.nn.Linear(4, 3), wildood.MaxSoftmax(), holdout=x, alpha=0.1).promise.examples
     50
     """
-    x = holdout[0] if isinstance(holdout, tuple | list) else holdout
-    source = unlabelled_source(x, "holdout")
+    if not isinstance(score, Score):
+        raise InputError(f"score is {score!r}: give a score such as EnergyScore()")
+    _check_spec(input)
+    source = unlabelled_source(examples_of(holdout), "holdout")
     classifier, _ = _classifier(model, source, input, None, uses_features=score.uses_features)
     shape = tuple(source.gather(torch.arange(1))[0].shape[1:])
     record = {"score": type(score).__name__, "model": _model_fingerprint(classifier.model), "versions": _versions()}
     detector = Detector(classifier.eval(), copy.deepcopy(score).eval(), shape, record=record)
     return detector.calibrate_on(source, alpha, unseen=True)
-
-
-class _Data(NamedTuple):
-    """What a fit trains on and what it does not look at."""
-
-    labelled: Source
-    wild: Wild
-    wild_aside: Source
-    selection: Source  # chooses the epoch
-    threshold: Source  # sets the threshold
-    example_shape: tuple[int, ...]
-    fingerprints: dict[str, str]
-
-
-def _prepare(
-    labelled: Any,
-    wild: Any,
-    holdout: Any,
-    schedule: Schedule,
-    alpha: float,
-    spec: InputSpec | None,
-    keep: str,
-    seed: int,
-) -> _Data:
-    """Check everything the user gave, and divide it."""
-    known = labelled_source(labelled, "labelled")
-    traffic = as_wild(wild)
-    unseen = None if holdout is None else labelled_source(holdout, "holdout")
-    shape = _same_examples(known, traffic, unseen, spec)
-    fingerprints = {"labelled": known.fingerprint(), "wild": "+".join(pool.fingerprint() for pool in traffic.pools)}
-    if isinstance(traffic, WildMixture):
-        fingerprints["wild"] += f" at pi = {traffic.pi}"
-    if unseen is None:
-        known, unseen = _set_aside_labelled(known, alpha, keep, schedule.batch, seed)
-    else:
-        fingerprints["holdout"] = unseen.fingerprint()
-    if len(known) < schedule.batch:
-        raise InputError(
-            f"labelled has {len(known)} examples to train on, fewer than a batch of {schedule.batch}: give more, or a "
-            "smaller batch, as in schedule=Schedule(steps=200, batch=32)"
-        )
-    kept, aside = traffic.set_aside(ASIDE, seed)
-    if len(aside) == 0 or any(len(pool) == 0 for pool in kept.pools):
-        raise InputError("wild is too small to set a tenth of it aside: give at least 10 examples of each kind")
-    selection = threshold = unseen
-    if keep == "best":
-        first, second = split(len(unseen), 0.5, generator(seed, "holdout"))
-        selection, threshold = Part(unseen, first), Part(unseen, second)
-    for part in (selection, threshold):
-        if len(part) < examples_needed(alpha):
-            halves = " in each half (one chooses the epoch, one sets the threshold)" if keep == "best" else ""
-            raise InputError(
-                f"the holdout has {len(part)} examples{halves}, but a false-alarm rate of {alpha} needs at least "
-                f"{examples_needed(alpha)}: give a larger holdout, a larger alpha, or keep='last'"
-            )
-    return _Data(known, kept, aside, selection, threshold, shape, fingerprints)
-
-
-def _set_aside_labelled(known: Source, alpha: float, keep: str, batch: int, seed: int) -> tuple[Source, Source]:
-    """Without a holdout: part of the labelled data takes its place, and the user is told what that means."""
-    least = examples_needed(alpha) * (2 if keep == "best" else 1) + 1
-    wanted = max(round(ASIDE * len(known)), least)
-    if len(known) - wanted < batch:
-        raise InputError(
-            f"labelled has {len(known)} examples: too few to set {wanted} aside for the threshold and train on batches of "
-            f"{batch}: give holdout=(x, y)"
-        )
-    kept, aside = split(len(known), wanted / len(known), generator(seed, "labelled-aside"))
-    logger.warning(
-        "no holdout: %d labelled examples are set aside for the threshold. If the model was trained on them, the "
-        "false-alarm rate on fresh data will be higher than alpha; give holdout= for a promise",
-        len(aside),
-    )
-    return Part(known, kept), Part(known, aside)
-
-
-def _same_examples(
-    known: Source, traffic: WildPool | WildMixture, unseen: Source | None, spec: InputSpec | None
-) -> tuple[int, ...]:
-    """The shape of a raw example, the same in every source; so is its type, lest one be scaled and another not."""
-    first = known.gather(torch.arange(1))[0]
-    shape = tuple(first.shape[1:])
-    if first.dtype == torch.uint8 and spec is None:
-        raise InputError(
-            "labelled holds uint8 examples: pass input=InputSpec(mean=..., std=...) with the values that the model was "
-            "trained with, or floats as the model expects them"
-        )
-    others = [("wild", pool) for pool in traffic.pools] + ([] if unseen is None else [("holdout", unseen)])
-    for name, source in others:
-        check_examples(source, name, shape, resized=False)
-        dtype = source.gather(torch.arange(1))[0].dtype
-        if (dtype == torch.uint8) != (first.dtype == torch.uint8):
-            raise InputError(f"{name} holds {dtype} but labelled holds {first.dtype}: give both the same type")
-    return shape
 
 
 def _classifier(
@@ -258,13 +174,28 @@ def _classifier(
     """A copy of the user's model that is known to work on the data, and the number of its classes."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}: give a torch.nn.Module")
-    network = copy.deepcopy(model)
+    try:
+        network = copy.deepcopy(model)
+    except RuntimeError as error:
+        raise InputError(f"the model cannot be copied: {error}") from error
     few = source.gather(torch.arange(min(2, len(source))))[0]
     classes = try_classifier(network, few, spec)
-    tap = tap_features(network, few, spec, features) if uses_features else None
+    tap = tap_features(network, few, spec, features) if uses_features or features is not None else None
     if spec is not None:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return Classifier(network, spec, tap), classes
+    return Classifier(network, spec, tap if uses_features else None), classes
+
+
+def _check_spec(spec: Any) -> None:
+    if spec is not None and not isinstance(spec, InputSpec):
+        raise InputError(f"input is a {type(spec).__name__}: give an InputSpec")
+
+
+def _whole_number(value: Any, name: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        raise InputError(f"{name} is {value!r}: give a whole number") from error
 
 
 def _model_fingerprint(model: nn.Module) -> str:

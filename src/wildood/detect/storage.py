@@ -1,4 +1,4 @@
-"""A detector on disk: `detector.json` says what it is, `weights.safetensors` holds its tensors; no pickle."""
+"""A detector on disk: `detector.json` says what it is, `weights-*.safetensors` holds its tensors; no pickle."""
 
 import copy
 import json
@@ -25,7 +25,13 @@ SCORES: dict[str, type[Score]] = {cls.__name__: cls for cls in (EnergyScore, Hea
 
 
 def save_detector(detector: Detector, directory: Path) -> Path:
-    """Write both files; the JSON goes last and names the weights' checksum, so that a torn pair is noticed."""
+    """Write the weights under their own name, then the JSON that names them: a failed save leaves the old detector."""
+    if SCORES.get(type(detector.scorer).__name__) is not type(detector.scorer):
+        raise DetectorFileError(
+            f"the score {type(detector.scorer).__name__} is not one of wildood's: it could not be loaded"
+        )
+    if directory.exists() and not directory.is_dir():
+        raise DetectorFileError(f"{directory} is a file: give a directory to save to")
     state = {
         "model": dict(detector.classifier.model.state_dict()),
         "score": dict(detector.scorer.state_dict()),
@@ -45,8 +51,11 @@ def save_detector(detector: Detector, directory: Path) -> Path:
         "history": detector.history,
         "record": detector.record,
     }
-    write_atomically(directory / "weights.safetensors", weights)
+    write_atomically(_weights_path(directory, content), weights)
     write_atomically(directory / "detector.json", json.dumps({"digest": _digest(content), **content}, indent=1).encode())
+    for old in directory.glob("weights-*.safetensors"):
+        if old != _weights_path(directory, content):
+            old.unlink()
     return directory
 
 
@@ -69,7 +78,7 @@ def load(directory: str | Path, model: nn.Module | Callable[[], nn.Module] | Non
     """
     directory = Path(directory)
     content = _read_json(directory / "detector.json")
-    weights_path = directory / "weights.safetensors"
+    weights_path = _weights_path(directory, content)
     try:
         weights = weights_path.read_bytes()
     except OSError as error:
@@ -84,10 +93,14 @@ def load(directory: str | Path, model: nn.Module | Callable[[], nn.Module] | Non
     _load_weights(network, state["model"], directory)
     spec = None if content["input"] is None else InputSpec.from_dict(content["input"])
     tap = None if content["tap"] is None else FeatureTap(**content["tap"])
+    if tap is not None and tap.layer not in dict(network.named_modules()):
+        raise DetectorFileError(
+            f"the model that was passed has no layer {tap.layer!r}: pass the architecture it was made with"
+        )
     score = SCORES[content["score"]["name"]](**content["score"]["settings"])
     score.load_state_dict(state["score"])
     return Detector(
-        Classifier(network.eval(), spec, tap),
+        Classifier(network, spec, tap).eval(),
         score.eval(),
         tuple(content["example_shape"]),
         threshold=float.fromhex(content["threshold"]),
@@ -115,6 +128,10 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def _weights_path(directory: Path, content: dict[str, Any]) -> Path:
+    return directory / f"weights-{content['weights'][:16]}.safetensors"
+
+
 def _digest(content: dict[str, Any]) -> str:
     return digest(json.dumps(content, sort_keys=True).encode())
 
@@ -127,6 +144,8 @@ def _network(described: dict[str, Any], model: nn.Module | Callable[[], nn.Modul
                 "model=build_model)"
             )
         return build_model(described)
+    if not isinstance(model, nn.Module) and not callable(model):
+        raise DetectorFileError(f"model is a {type(model).__name__}: pass an nn.Module, or a function that builds one")
     network = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
     if not isinstance(network, nn.Module):
         raise DetectorFileError(f"model() returned a {type(network).__name__}: it must build an nn.Module")

@@ -15,9 +15,9 @@ def check_alpha(alpha: float) -> float:
     >>> check_alpha(0.05)
     0.05
     """
-    if not 0 < alpha < 1:
-        raise InputError(f"alpha is {alpha}: give a false-alarm rate strictly between 0 and 1, such as 0.05")
-    return alpha
+    if isinstance(alpha, str) or not 0 < alpha < 1:
+        raise InputError(f"alpha is {alpha!r}: give a false-alarm rate strictly between 0 and 1, such as 0.05")
+    return float(alpha)
 
 
 def examples_needed(alpha: float) -> int:

@@ -54,7 +54,9 @@ class FeatureTap:
         caught = _Caught(self.layer)
         module = model.get_submodule(self.layer)
         if self.side == "input":
-            handle = module.register_forward_pre_hook(lambda _module, inputs: caught.seen.append(inputs[0]))
+            handle = module.register_forward_pre_hook(
+                lambda _module, inputs, named: caught.seen.append(inputs[0] if inputs else named["input"]), with_kwargs=True
+            )
         else:
             handle = module.register_forward_hook(lambda _module, _inputs, output: caught.seen.append(output))
         try:

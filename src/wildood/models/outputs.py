@@ -114,7 +114,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
-        with torch.inference_mode():
+        with torch.no_grad():  # not inference_mode: what a model caches in here must be usable in training
             yield
     finally:
         for part, training in modes:

@@ -1,0 +1,109 @@
+"""A user's data, checked and divided into what a fit trains on and what it does not look at."""
+
+from typing import Any, NamedTuple
+
+import torch
+
+from wildood.data.inputs import InputSpec
+from wildood.data.sampling import generator, split
+from wildood.data.sources import Part, Source, labelled_source
+from wildood.data.wild import Wild, WildMixture, WildPool, as_wild
+from wildood.detect.detector import check_examples
+from wildood.errors import InputError
+from wildood.evaluate.thresholds import examples_needed
+from wildood.methods.schedule import Schedule
+from wildood.train.progress import logger
+
+ASIDE = 0.1  # the share of wild data, and of labelled data without a holdout, that training does not see
+
+
+class Data(NamedTuple):
+    """What a fit trains on and what it does not look at."""
+
+    labelled: Source
+    wild: Wild
+    wild_aside: Source
+    selection: Source  # chooses the epoch
+    threshold: Source  # sets the threshold
+    example_shape: tuple[int, ...]
+    fingerprints: dict[str, str]
+
+
+def prepare(
+    labelled: Any,
+    wild: Any,
+    holdout: Any,
+    schedule: Schedule,
+    alpha: float,
+    spec: InputSpec | None,
+    keep: str,
+    seed: int,
+) -> Data:
+    """Check everything the user gave, and divide it."""
+    known = labelled_source(labelled, "labelled")
+    traffic = as_wild(wild)
+    unseen = None if holdout is None else labelled_source(holdout, "holdout")
+    shape = _same_examples(known, traffic, unseen, spec)
+    fingerprints = {"labelled": known.fingerprint(), "wild": "+".join(pool.fingerprint() for pool in traffic.pools)}
+    if isinstance(traffic, WildMixture):
+        fingerprints["wild"] += f" at pi = {traffic.pi}"
+    if unseen is None:
+        known, unseen = _set_aside_labelled(known, alpha, keep, schedule.batch, seed)
+    else:
+        fingerprints["holdout"] = unseen.fingerprint()
+    if len(known) < schedule.batch:
+        raise InputError(
+            f"labelled has {len(known)} examples to train on, fewer than a batch of {schedule.batch}: give more, or a "
+            "smaller batch, as in schedule=Schedule(steps=200, batch=32)"
+        )
+    kept, aside = traffic.set_aside(ASIDE, seed)
+    selection = threshold = unseen
+    if keep == "best":
+        first, second = split(len(unseen), 0.5, generator(seed, "holdout"))
+        selection, threshold = Part(unseen, first), Part(unseen, second)
+    for part in (selection, threshold):
+        if len(part) < examples_needed(alpha):
+            halves = " in each half (one chooses the epoch, one sets the threshold)" if keep == "best" else ""
+            raise InputError(
+                f"the holdout has {len(part)} examples{halves}, but a false-alarm rate of {alpha} needs at least "
+                f"{examples_needed(alpha)}: give a larger holdout, a larger alpha, or keep='last'"
+            )
+    return Data(known, kept, aside, selection, threshold, shape, fingerprints)
+
+
+def _set_aside_labelled(known: Source, alpha: float, keep: str, batch: int, seed: int) -> tuple[Source, Source]:
+    """Without a holdout: part of the labelled data takes its place, and the user is told what that means."""
+    least = examples_needed(alpha) * (2 if keep == "best" else 1) + 1
+    wanted = max(round(ASIDE * len(known)), least)
+    if len(known) - wanted < batch:
+        raise InputError(
+            f"labelled has {len(known)} examples: too few to set {wanted} aside for the threshold and train on batches of "
+            f"{batch}: give holdout=(x, y)"
+        )
+    kept, aside = split(len(known), wanted / len(known), generator(seed, "labelled-aside"))
+    logger.warning(
+        "no holdout: %d labelled examples are set aside for the threshold. If the model was trained on them, the "
+        "false-alarm rate on fresh data will be higher than alpha; give holdout= for a promise",
+        len(aside),
+    )
+    return Part(known, kept), Part(known, aside)
+
+
+def _same_examples(
+    known: Source, traffic: WildPool | WildMixture, unseen: Source | None, spec: InputSpec | None
+) -> tuple[int, ...]:
+    """The shape of a raw example, the same in every source; so is its type, lest one be scaled and another not."""
+    first = known.gather(torch.arange(1))[0]
+    shape = tuple(first.shape[1:])
+    if first.dtype == torch.uint8 and spec is None:
+        raise InputError(
+            "labelled holds uint8 examples: pass input=InputSpec(mean=..., std=...) with the values that the model was "
+            "trained with, or floats as the model expects them"
+        )
+    others = [("wild", pool) for pool in traffic.pools] + ([] if unseen is None else [("holdout", unseen)])
+    for name, source in others:
+        check_examples(source, name, shape, resized=False)
+        dtype = source.gather(torch.arange(1))[0].dtype
+        if (dtype == torch.uint8, dtype.is_floating_point) != (first.dtype == torch.uint8, first.dtype.is_floating_point):
+            raise InputError(f"{name} holds {dtype} but labelled holds {first.dtype}: give both the same type")
+    return shape
