@@ -39,10 +39,12 @@ def digits(seed: int, part: str) -> Parts:
     """The data of one seed."""
     scans, labels = load_digits(return_X_y=True)
     images = (scans.reshape(-1, 8, 8, 1) * (255 / 16)).round().astype(np.uint8)
-    rng = np.random.default_rng(seed)
-    known, unknown = rng.permutation(np.flatnonzero(labels < 7)), rng.permutation(np.flatnonzero(labels >= 7))
+    fixed, rng = np.random.default_rng(0), np.random.default_rng(seed)
+    known, unknown = fixed.permutation(np.flatnonzero(labels < 7)), fixed.permutation(np.flatnonzero(labels >= 7))
     train = int(0.7 * len(unknown))
-    wild_id, wild_ood, test_id, test_ood = known[450:850], unknown[:train], known[1050:], unknown[train:]
+    test_id, test_ood = known[1050:], unknown[train:]  # the same for every seed: no seed is developed on them
+    known, wild_ood = rng.permutation(known[:1050]), rng.permutation(unknown[:train])
+    wild_id = known[450:850]
     if part == "validation":
         test_id, wild_id = wild_id[:130], wild_id[130:]
         test_ood, wild_ood = np.split(wild_ood, [int(0.3 * train)])
@@ -58,7 +60,7 @@ def digits(seed: int, part: str) -> Parts:
 def starting_classifier(labelled: tuple[Images, Labels], seed: int) -> SmallCNN:
     """A small network trained on the labelled part only."""
     torch.manual_seed(seed)
-    model = SmallCNN(classes=7)
+    model = SmallCNN(classes=7, width=32, hidden=128)
     schedule = wildood.Schedule(epochs=40, batch=64, lr=0.05, factor=0.2)
     source = labelled_source(labelled, "labelled")
     Training(CrossEntropyObjective(Classifier(model, SPEC)), source, None, schedule, seed, keep="last").train()

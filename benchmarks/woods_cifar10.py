@@ -32,7 +32,10 @@ EVERY = 25
 
 @dataclass(frozen=True)
 class Algorithm1(wildood.Woods):
-    """The paper's Algorithm 1 from the released start, with only the sign of w fixed."""
+    """The paper's Algorithm 1 from the released start and with its weight decay; only the sign of w is fixed.
+
+    (At these settings, projecting λ is the same as the paper's step while β = μ₂, and the cap on β is never reached.)
+    """
 
     gamma: float = 1.5
     mu2: float = 1.0
@@ -42,7 +45,9 @@ class Algorithm1(wildood.Woods):
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """The drawn w, made negative."""
         w, b = (torch.rand(2, generator=generator(start.seed, "w, b")) * 2 - 1).tolist()
-        return WoodsObjective(self, classifier, SigmoidLevel(-abs(w), b), self.tau_from(start))
+        objective = WoodsObjective(self, classifier, SigmoidLevel(-abs(w), b), self.tau_from(start))
+        objective.decay_all = True
+        return objective
 
 
 class Parts(NamedTuple):
@@ -61,10 +66,14 @@ def cifar10(root: Path, ood_name: str, seed: int, part: str) -> Parts:
         test_id = file["test_images"], file["test_labels"].astype(np.int64)
     with np.load(root / f"{ood_name}.npz") as file:
         unknown = file["images"]
-    rng = np.random.default_rng(seed)
-    order, unknown = rng.permutation(len(images)), rng.permutation(unknown)
     train = int(0.7 * len(unknown))
-    wild_id, wild_ood, test_ood = order[10_000:], unknown[:train], unknown[train:]
+    unknown = np.random.default_rng(0).permutation(
+        unknown
+    )  # the test share is the same for every seed: none is developed on
+    test_ood = unknown[train:]
+    rng = np.random.default_rng(seed)
+    order, wild_ood = rng.permutation(len(images)), rng.permutation(unknown[:train])
+    wild_id = order[10_000:]
     if part == "validation":
         held, wild_id = np.split(wild_id, [2_000])
         test_id = images[held], labels[held]

@@ -36,9 +36,9 @@ def best_candidate(
 ) -> int:
     """The last epoch that cannot be told from the one with the smallest wild acceptance.
 
-    Only epochs whose accuracy is within `accuracy_loss` of the first candidate's (the start's) are considered. Both accuracy
-    and acceptance are averages over few examples, and the smallest of many noisy averages is mostly luck: so an epoch is
-    excluded only by a difference of more than one standard error, and of those that remain the longest trained one is kept.
+    Only epochs whose accuracy is within `accuracy_loss`, and one standard error, of the first candidate's (the start's) are
+    considered. Acceptance is an average over few examples, and the smallest of many noisy averages is mostly luck: so of the
+    epochs within two standard errors of it, the longest trained one is kept.
 
     >>> start, good, worse = Candidate(0.9, 0.95), Candidate(0.895, 0.86), Candidate(0.8, 0.80)
     >>> best_candidate([start, good, worse], id_examples=1000, wild_examples=1000)
@@ -51,7 +51,7 @@ def best_candidate(
         or candidates[0].accuracy - candidate.accuracy <= accuracy_loss + _standard_error(candidate.accuracy, id_examples)
     ]
     smallest = min(candidates[number].acceptance for number in admissible)
-    within = smallest + _standard_error(smallest, wild_examples)
+    within = smallest + 2 * _standard_error(smallest, wild_examples)
     return max(number for number in admissible if candidates[number].acceptance <= within)
 
 

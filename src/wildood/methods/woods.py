@@ -30,8 +30,7 @@ class Woods:
         tau: level of the constraint on cross-entropy; None for twice the starting classifier's on the labelled data.
         tol: the violation at which a penalty grows.
         gamma: by how much it grows, at most once per epoch.
-        mu2: the step of dual ascent. At mu2 = beta it is the classical multiplier update λ <- relu(λ + βc), which makes the
-            multiplier that acted the next one.
+        mu2: the step of dual ascent. 0.1 suits duals that move every step, 1 (the paper's) those that move once per epoch.
         lambda1: starting multiplier of the false-alarm constraint. At 1 the wild objective and the constraint weigh ID
             and OOD alike, whatever pi is; from 0 the first epochs push ID data out (docs/method.md).
         lambda2: starting multiplier of the cross-entropy constraint.
@@ -53,7 +52,7 @@ class Woods:
     tau: float | None = None
     tol: float = 0.05
     gamma: float = 1.1
-    mu2: float = 1.0
+    mu2: float = 0.1
     lambda1: float = 1.0
     lambda2: float = 1.0
     beta1: float = 1.0

@@ -32,6 +32,7 @@ class WoodsAlt(Woods):
 
     uses_features: ClassVar[bool] = True
 
+    mu2: float = 0.3
     lambda1: float = 0.0
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:

@@ -83,7 +83,8 @@ class Training:
         return self.history
 
     def _train(self) -> None:
-        saved_at = time.monotonic()
+        saved_at = self.began = time.monotonic()
+        self.first_step = self.step
         with progress_bar(self.total, self.step) as bar:
             while self.step < self.total:
                 self._one_step()
@@ -142,7 +143,7 @@ class Training:
                 **{name: float(value) for name, value in constraints.items()},
                 "lr": self.optimiser.param_groups[0]["lr"],
                 "images_per_second": images / self.epoch_seconds,
-                "seconds_left": (self.total - self.step) * self.epoch_seconds / steps,
+                "seconds_left": (self.total - self.step) * (time.monotonic() - self.began) / (self.step - self.first_step),
             }
         )
         self._start_epoch()
