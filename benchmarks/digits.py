@@ -10,7 +10,7 @@ import torch
 from sklearn.datasets import load_digits
 
 import wildood
-from wildood.data.sources import labelled_source
+from wildood.data.given import labelled_source
 from wildood.evaluate.metrics import accuracy, auroc, false_alarm_rate, fpr_at_tpr
 from wildood.methods.cross_entropy import CrossEntropyObjective
 from wildood.models.outputs import Classifier

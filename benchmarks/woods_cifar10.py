@@ -15,15 +15,15 @@ import torch
 from safetensors.torch import load_file
 
 import wildood
+from wildood.data.given import labelled_source, unlabelled_source
 from wildood.data.sampling import generator
-from wildood.data.sources import labelled_source, unlabelled_source
 from wildood.evaluate.metrics import accuracy, fpr_at_tpr
 from wildood.methods.objective import Objective, Start
 from wildood.methods.woods import SigmoidLevel, WoodsObjective
-from wildood.models.outputs import Classifier
+from wildood.models.outputs import Classifier, each_output
 from wildood.models.resnet import ResNet20
 from wildood.train.loop import Training
-from wildood.train.monitor import all_scores, each_output, start_of
+from wildood.train.monitor import start_of
 
 Images = npt.NDArray[np.uint8]
 SPEC = wildood.InputSpec(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
@@ -93,12 +93,12 @@ def run(root: Path, parts: Parts, method: wildood.Woods, schedule: wildood.Sched
 
     def look(step: int, objective: Objective) -> None:
         if step % EVERY == 0:
-            logits = torch.cat(list(each_output(classifier, test_id, lambda outputs: outputs.logits)))
+            logits = each_output(classifier, test_id, lambda outputs: outputs.logits)
             id_scores = -logits.logsumexp(1)
-            fpr = fpr_at_tpr(id_scores.numpy(), all_scores(classifier, objective.score, test_ood).numpy())
+            fpr = fpr_at_tpr(id_scores.numpy(), each_output(classifier, test_ood, objective.score).numpy())
             curve.append((100 * fpr, 100 * accuracy(logits.argmax(1).numpy(), parts.test_id[1])))
 
-    objective = method.objective(classifier, start_of(classifier, labelled, 10, seed))
+    objective = method.objective(classifier, start_of(classifier, labelled, seed))
     look(0, objective)
     Training(objective, labelled, parts.wild, schedule, seed, keep="last", on_step=look).train()
     return curve

@@ -8,7 +8,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import wildood
 from wildood import UNKNOWN, InputError
-from wildood.detect.detector import Detector
+from wildood.detect.detector import Detector, Example
 from wildood.evaluate.thresholds import conformal_threshold
 from wildood.models.outputs import Classifier
 from wildood.models.small import MLP
@@ -104,14 +104,15 @@ def test_images_go_through_the_input_spec(image_detector, images):
     batch = (torch.from_numpy(images).permute(0, 3, 1, 2) / 255 - 0.5) / 0.25
     expected = -image_detector.classifier.model(batch).logsumexp(1).detach().numpy()
     np.testing.assert_allclose(image_detector.score(images), expected, atol=1e-5)
-    np.testing.assert_allclose(image_detector.score((images / 255).astype(np.float32)), expected, atol=1e-5)
+    with pytest.raises(InputError, match="x holds float values, expected uint8"):
+        image_detector.score((images / 255).astype(np.float32))
 
 
 @pytest.fixture
 def noisy():
     """BatchNorm and dropout in the modes of somebody who is fine-tuning; scores must not depend on them."""
     model = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 3))
-    detector = Detector(Classifier(model), wildood.EnergyScore(), (2,), threshold=0.0)
+    detector = Detector(Classifier(model), wildood.EnergyScore(), Example((2,), "float"), threshold=0.0)
     model.train()
     model[1].eval()
     return detector
@@ -154,18 +155,26 @@ def test_detecting_draws_no_random_numbers(woods, noisy, toy):
 
 @pytest.mark.parametrize("alpha", [0.01, 0.1, 0.5])
 def test_calibrate_sets_threshold_and_promise_and_returns_the_detector(woods, toy, alpha):
-    assert woods.calibrate(toy.holdout, alpha) is woods
-    assert woods.threshold == conformal_threshold(woods.score(toy.holdout[0]), alpha)
-    assert (woods.promise.alpha, woods.promise.examples, woods.promise.unseen) == (alpha, 120, True)
-    assert np.mean(woods.predict(toy.holdout[0]) == UNKNOWN) <= alpha
+    assert woods.calibrate(toy.test, alpha) is woods
+    assert woods.threshold == conformal_threshold(woods.score(toy.test[0]), alpha)
+    assert (woods.promise.alpha, woods.promise.examples, woods.promise.unseen) == (alpha, 300, True)
+    assert np.mean(woods.predict(toy.test[0]) == UNKNOWN) <= alpha
 
 
 def test_calibrate_takes_holdouts_of_every_form(woods, toy):
-    x, y = toy.holdout
+    x, y = toy.test
     thresholds = {
         woods.calibrate(holdout, 0.1).threshold for holdout in ((x, y), [x, y], x, torch.tensor(x), pairs(x), Items(x))
     }
     assert len(thresholds) == 1
+
+
+def test_the_holdout_that_chose_the_epoch_can_promise_nothing_more(woods, toy):
+    before = woods.threshold, woods.promise
+    with pytest.raises(InputError, match="half of this holdout chose the epoch"):
+        woods.calibrate(toy.holdout, 0.1)
+    assert (woods.threshold, woods.promise) == before
+    assert woods.calibrate(toy.holdout, 0.1, unseen=False).promise.unseen is False
 
 
 def test_calibrating_on_data_the_model_has_seen_promises_nothing(woods, toy):
@@ -176,8 +185,8 @@ def test_calibrating_on_data_the_model_has_seen_promises_nothing(woods, toy):
 
 
 def test_the_promise_is_in_words(woods, toy):
-    woods.calibrate(toy.holdout, 0.025)
-    assert str(woods.promise).startswith("false-alarm rate <= 2.5 % on ID data like the 120 holdout examples")
+    woods.calibrate(toy.test, 0.025)
+    assert str(woods.promise).startswith("false-alarm rate <= 2.5 % on ID data like the 300 holdout examples")
     assert "false-alarm rate <= 2.5 %" in repr(woods)
     assert "MLP" in repr(woods)
 
@@ -194,13 +203,13 @@ def test_the_promise_is_in_words(woods, toy):
 def test_calibration_that_is_refused_changes_nothing(woods, toy, count, alpha, message):
     before = woods.threshold, woods.promise
     with pytest.raises(InputError, match=message):
-        woods.calibrate(toy.holdout[0][:count], alpha)
+        woods.calibrate(toy.test[0][:count], alpha)
     assert (woods.threshold, woods.promise) == before
 
 
 @pytest.fixture
 def uncalibrated():
-    return Detector(Classifier(MLP(2, 3)), wildood.EnergyScore(), (2,))
+    return Detector(Classifier(MLP(2, 3)), wildood.EnergyScore(), Example((2,), "float"))
 
 
 def test_predict_without_a_threshold_is_refused(uncalibrated, toy):
@@ -224,7 +233,7 @@ SAY = pytest.mark.parametrize("say", ["score", "predict", "predict_proba", "clas
         (np.full((5, 2), np.nan, np.float32), "x: example 0 holds NaN or infinity"),
         (torch.tensor([[0.0, 0.0], [1.0, float("inf")]]), "x: example 1 holds NaN or infinity"),
         ([[0.0, 0.0]], "x is a list of 1: give x alone, as one array"),
-        (np.zeros((5, 2), np.uint8), "uint8 examples need an input spec"),
+        (np.zeros((5, 2), np.uint8), "x holds uint8 values, expected float: give the same type everywhere"),
         ({"x": np.zeros((5, 2))}, r"x is a dict: write x=data\['x'\] instead"),
     ],
 )

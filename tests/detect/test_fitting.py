@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import wildood
-from wildood.data.sources import labelled_source
+from wildood.data.given import labelled_source
 from wildood.detect.detector import Promise
 from wildood.detect.preparation import prepare
 from wildood.evaluate.metrics import accuracy, false_alarm_rate, fpr_at_tpr
@@ -161,8 +161,12 @@ def test_uint8_images_go_through_the_input_spec():
         schedule=wildood.Schedule(steps=2, batch=16),
         verbose=False,
     )
-    floats = (images.astype("float32") / 255).astype("float32")
-    assert np.allclose(detector.score(images[:5]), detector.score(floats[:5]), atol=1e-5)
+    inputs = torch.from_numpy((images[:5].astype("float32") / 255 - 0.5) / 0.25).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        energies = -detector.classifier.model(inputs).logsumexp(1).numpy()
+    assert np.allclose(detector.score(images[:5]), energies, atol=1e-5)
+    with pytest.raises(wildood.InputError, match="x holds float values, expected uint8"):
+        detector.score(images[:5].astype("float32"))
 
 
 PROGRAM = """

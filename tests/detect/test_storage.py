@@ -16,7 +16,7 @@ from torch import nn
 import wildood
 from wildood import DetectorFileError
 from wildood.detect import storage
-from wildood.detect.detector import Detector
+from wildood.detect.detector import Detector, Example
 from wildood.models.features import FeatureTap
 from wildood.models.outputs import Classifier
 from wildood.models.resnet import ResNet20
@@ -70,7 +70,7 @@ def assert_equal_weights(module, expected):
 def assert_same_detector(again, detector, x):
     for say in ("score", "predict", "predict_proba", "classify"):
         assert np.array_equal(getattr(again, say)(x), getattr(detector, say)(x)), say
-    for part in ("threshold", "promise", "history", "example_shape"):
+    for part in ("threshold", "promise", "history", "example"):
         assert getattr(again, part) == getattr(detector, part), part
     assert again.classifier.spec == detector.classifier.spec
     assert again.classifier.tap == detector.classifier.tap
@@ -118,7 +118,7 @@ def test_head_of_woods_alt_is_stored_with_its_weights_and_its_tap(woods_alt, toy
 
 def test_settings_of_a_score_are_stored(toy, tmp_path):
     classifier = Classifier(MLP(2, 3, hidden=(5,)), tap=FeatureTap("head", "input"))
-    detector = Detector(classifier, HeadScore(features=5, hidden=7), (2,), threshold=0.0)
+    detector = Detector(classifier, HeadScore(features=5, hidden=7), Example((2,), "float"), threshold=0.0)
     again = wildood.load(detector.save(tmp_path))
     assert again.scorer.settings == {"features": 5, "hidden": 7}
     assert_same_detector(again, detector, toy.test[0])
@@ -171,7 +171,7 @@ def test_a_shipped_model_may_be_passed_all_the_same(woods, toy, tmp_path):
 
 
 def test_loaded_detector_can_be_calibrated_and_saved_again(woods, toy, tmp_path):
-    again = wildood.load(woods.save(tmp_path / "first")).calibrate(toy.holdout, 0.2)
+    again = wildood.load(woods.save(tmp_path / "first")).calibrate(toy.test, 0.2)
     third = wildood.load(again.save(tmp_path / "second"))
     assert third.promise == again.promise
     assert third.threshold == again.threshold != woods.threshold
@@ -186,7 +186,7 @@ def test_save_replaces_an_older_detector(fits, toy, tmp_path):
 
 @pytest.mark.parametrize("threshold", [float("nan"), float("inf"), 0.1, 1 / 3, 5e-324, -1e300])
 def test_any_threshold_comes_back_exactly(threshold, tmp_path):
-    detector = Detector(Classifier(MLP(2, 3)), wildood.EnergyScore(), (2,), threshold=threshold)
+    detector = Detector(Classifier(MLP(2, 3)), wildood.EnergyScore(), Example((2,), "float"), threshold=threshold)
     again = wildood.load(detector.save(tmp_path))
     assert np.array_equal(again.threshold, threshold, equal_nan=True)
     assert again.promise is None

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from wildood.data.given import unlabelled_source
 from wildood.data.inputs import InputSpec
-from wildood.data.sources import ArraySource, unlabelled_source
+from wildood.data.sources import ArraySource
 from wildood.errors import InputError
 from wildood.models.features import FeatureTap
 from wildood.models.outputs import Classifier, evaluating, forward_all, logits_of, tap_features, try_classifier

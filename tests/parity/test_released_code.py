@@ -75,7 +75,7 @@ def released(net: Net, ood_losses, extra: list[nn.Parameter], lr_lam: float, pen
 @pytest.mark.parametrize("penalty_mult", [1.1, 1.5])
 def test_woods_as_published_follows_the_released_code(lr_lam, penalty_mult):
     ours = Classifier(new_net())
-    start = start_of(ours, ArraySource(X, Y), 3, SEED)
+    start = start_of(ours, ArraySource(X, Y), SEED)
     objective = Woods.as_published(gamma=penalty_mult, mu2=lr_lam).objective(ours, start)
     net = new_net()
     w, b = (nn.Parameter(value.detach().clone()) for value in objective.level.parameters())
@@ -92,7 +92,7 @@ def test_woods_as_published_follows_the_released_code(lr_lam, penalty_mult):
 
 def test_woods_alt_as_published_follows_the_released_code():
     ours = Classifier(new_net(), tap=FeatureTap("fc", side="input"))
-    start = start_of(ours, ArraySource(X, Y), 3, SEED)
+    start = start_of(ours, ArraySource(X, Y), SEED)
     objective = WoodsAlt.as_published().objective(ours, start)
     net = new_net()
     head = nn.Sequential(nn.Linear(8, 300), nn.ReLU(), nn.Linear(300, 1))

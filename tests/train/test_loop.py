@@ -33,7 +33,7 @@ def network(seed: int = 0) -> nn.Linear:
 
 def training(method: Woods, schedule: Schedule, model: nn.Module | None = None, **changes) -> Training:
     classifier = Classifier(model or network())
-    objective = method.objective(classifier, start_of(classifier, LABELLED, classes=3, seed=7))
+    objective = method.objective(classifier, start_of(classifier, LABELLED, seed=7))
     return Training(objective, LABELLED, WILD, schedule, seed=7, keep="last", **changes)
 
 
@@ -42,7 +42,7 @@ def test_two_steps_are_what_algorithm_1_says_by_hand():
     schedule = Schedule(steps=2, batch=8, lr=0.1, milestones=(0.5,), factor=0.25, weight_decay=0.01, duals="step")
     run = training(method, schedule)
     weight, bias = (p.detach().clone() for p in run.objective.classifier.parameters())
-    slope, shift = run.objective.level.slope.item(), run.objective.level.bias.item()
+    slope, shift = run.objective.level.rho.item(), run.objective.level.bias.item()
     run.train()
 
     order = ShuffledCycle(40, generator(7, "labelled"))
@@ -70,7 +70,7 @@ def test_two_steps_are_what_algorithm_1_says_by_hand():
             parameters[i] = parameters[i] - lr * (g + 0.9 * momentum[i])
         lambda1, lambda2 = max(0, lambda1 + 0.3 * c1.item()), max(0, lambda2 + 0.3 * c2.item())
 
-    found = [*run.objective.classifier.parameters(), run.objective.level.slope, run.objective.level.bias]
+    found = [*run.objective.classifier.parameters(), run.objective.level.rho, run.objective.level.bias]
     for ours, expected in zip(found, parameters, strict=True):
         assert torch.allclose(ours, expected, atol=1e-6)
     assert run.lagrangian.multipliers["false_alarm"].item() == pytest.approx(lambda1, abs=1e-6)
@@ -101,7 +101,7 @@ def test_penalties_grow_at_most_once_per_epoch_when_duals_move_every_step():
 def test_same_seed_same_bits_and_another_seed_others():
     def bits(seed: int) -> torch.Tensor:
         classifier = Classifier(nn.Sequential(nn.Dropout(0.3), network()))
-        objective = Woods().objective(classifier, start_of(classifier, LABELLED, 3, seed))
+        objective = Woods().objective(classifier, start_of(classifier, LABELLED, seed))
         Training(objective, LABELLED, WILD, Schedule(steps=7, batch=8), seed, keep="last").train()
         return torch.cat([p.detach().flatten() for p in objective.parameters()])
 

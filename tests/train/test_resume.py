@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from torch.utils.data import Dataset
 
 import wildood
 from wildood.train.history import read_rows
@@ -44,11 +44,12 @@ def start(run_dir: Path, method: str, *, often: str = "often", pause: float = 0.
     return subprocess.Popen([sys.executable, "-c", program, str(run_dir), often, str(pause)])
 
 
-def result(run_dir: Path) -> tuple[dict[str, np.ndarray], list[dict[str, float]], wildood.Detector]:
+def result(run_dir: Path) -> tuple[np.ndarray, list[dict[str, float]]]:
+    """The detector's weights, bit by bit, and the history without its times."""
     (path,) = run_dir.with_name(f"{run_dir.name}-detector").glob("weights-*.safetensors")
-    weights = load_file(path)
+    weights = np.frombuffer(path.read_bytes(), dtype=np.uint8)
     rows = [{key: value for key, value in row.items() if key not in TIMES} for row in read_rows(run_dir / "history.jsonl")]
-    return weights, rows, run_dir
+    return weights, rows
 
 
 def wait_for_rows(run_dir: Path, count: int) -> None:
@@ -69,19 +70,36 @@ def test_killed_run_resumes_to_the_same_bits(tmp_path, method):
         os.kill(process.pid, signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
     assert start(killed, method).wait() == 0
-    (weights, rows, _), (weights_again, rows_again, _) = result(tmp_path / "whole"), result(killed)
-    assert np.array_equal(weights["body"], weights_again["body"])
+    (weights, rows), (weights_again, rows_again) = result(tmp_path / "whole"), result(killed)
+    assert np.array_equal(weights, weights_again)
     assert rows == rows_again
     assert len(rows) == 13
 
 
+def test_kills_at_any_moment_leave_a_run_that_ends_with_the_same_bits(tmp_path):
+    """After delays drawn at random: in the start-up, in a step, in the middle of writing a checkpoint."""
+    assert start(tmp_path / "whole", "Woods").wait() == 0
+    killed, rng = tmp_path / "killed", np.random.default_rng(0)
+    process = start(killed, "Woods", pause=0.02)
+    for _ in range(6):
+        wait_for_rows(killed, 1)
+        time.sleep(rng.uniform(0, 0.15))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process = start(killed, "Woods", pause=0.02)
+    assert process.wait() == 0
+    assert np.array_equal(result(tmp_path / "whole")[0], result(killed)[0])
+    assert result(tmp_path / "whole")[1] == result(killed)[1]
+    assert not list(killed.glob(".*.part"))
+
+
 def test_a_finished_run_called_again_gives_the_same_detector_without_training(tmp_path):
     assert start(tmp_path / "run", "Woods", often="seldom").wait() == 0
-    weights, rows, _ = result(tmp_path / "run")
+    weights, rows = result(tmp_path / "run")
     before = (tmp_path / "run" / "checkpoint.safetensors").stat().st_mtime_ns
     assert start(tmp_path / "run", "Woods", often="seldom").wait() == 0
     assert (tmp_path / "run" / "checkpoint.safetensors").stat().st_mtime_ns == before
-    assert np.array_equal(weights["body"], result(tmp_path / "run")[0]["body"])
+    assert np.array_equal(weights, result(tmp_path / "run")[0])
     assert rows == result(tmp_path / "run")[1]
 
 
@@ -146,6 +164,37 @@ def test_a_checkpoint_without_its_run_is_refused(tmp_path):
     (tmp_path / "run" / "run.json").unlink()
     with pytest.raises(wildood.CheckpointError, match="not a whole run"):
         wildood.fit(model(), **SETTINGS, run_dir=tmp_path / "run")
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    for name, seed in (("a", 0), ("b", 1)):
+        wildood.fit(model(), **SETTINGS, run_dir=tmp_path / name, seed=seed)
+    (tmp_path / "b" / "checkpoint.safetensors").write_bytes((tmp_path / "a" / "checkpoint.safetensors").read_bytes())
+    with pytest.raises(wildood.CheckpointError, match=r"checkpoint\.safetensors belongs to another run"):
+        wildood.fit(model(), **SETTINGS, run_dir=tmp_path / "b", seed=1)
+
+
+def test_other_features_are_named_and_refused(tmp_path):
+    settings = SETTINGS | {"method": wildood.WoodsAlt(), "run_dir": tmp_path / "run"}
+    wildood.fit(model(), **settings, features="body.1")
+    with pytest.raises(wildood.CheckpointError, match=r"its features\.layer is body\.1"):
+        wildood.fit(model(), **settings, features="body.2")
+
+
+def test_a_dataset_with_other_content_is_refused(tmp_path):
+    class Examples(Dataset):
+        def __init__(self, x: np.ndarray) -> None:
+            self.x = x
+
+        def __len__(self) -> int:
+            return len(self.x)
+
+        def __getitem__(self, index: int) -> np.ndarray:
+            return self.x[index]
+
+    wildood.fit(model(), **SETTINGS | {"wild": Examples(X[60:80])}, run_dir=tmp_path / "run")
+    with pytest.raises(wildood.CheckpointError, match=r"its data\.wild"):
+        wildood.fit(model(), **SETTINGS | {"wild": Examples(X[40:60])}, run_dir=tmp_path / "run")
 
 
 def test_a_changed_byte_in_the_checkpoint_is_refused(tmp_path):

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as parse_tensors
 from safetensors.torch import save as serialise_tensors
@@ -39,7 +38,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def digest(content: bytes) -> str:
-    """A checksum that changes with any byte.
+    """A checksum that changes with any byte; it tells accidents, not forgery.
 
     >>> len(digest(b"x"))
     64
@@ -47,18 +46,35 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def dump_tensors(tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
+    """Named tensors as a safetensors file; tensors that share memory are written out each.
+
+    >>> import torch
+    >>> load_tensors(dump_tensors({"a": torch.tensor([1, 2])}))
+    {'a': tensor([1, 2])}
+    """
+    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    return serialise_tensors(copies, metadata)
+
+
+def load_tensors(content: bytes) -> dict[str, Tensor]:
+    """The tensors of a safetensors file; a torn file is refused."""
+    try:
+        return parse_tensors(content)
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise DamagedFileError("not a whole safetensors file") from error
+
+
 def dump_state(state: Any) -> bytes:
     """Nested dicts and lists of tensors and plain values as one safetensors file; no pickle.
 
+    >>> import torch
     >>> load_state(dump_state({"a": [torch.tensor([1, 2]), None], "b": {"c": 0.1}}))
     {'a': [tensor([1, 2]), None], 'b': {'c': 0.1}}
     """
     tensors: dict[str, Tensor] = {}
     skeleton = json.dumps(_take_tensors(state, tensors))
-    body = serialise_tensors(tensors)
-    header = {"skeleton": skeleton, "digest": digest(skeleton.encode() + body)}
-    # The skeleton travels as the metadata of an outer file whose one tensor is the inner file's bytes.
-    return serialise_tensors({"body": torch.frombuffer(bytearray(body), dtype=torch.uint8)}, metadata=header)
+    return dump_tensors(tensors, {"skeleton": skeleton, "digest": _digest(skeleton, tensors)})
 
 
 def load_state(content: bytes) -> Any:
@@ -68,23 +84,26 @@ def load_state(content: bytes) -> Any:
     Traceback (most recent call last):
     wildood.data.files.DamagedFileError: not a whole safetensors file
     """
+    tensors = load_tensors(content)
     try:
-        outer = parse_tensors(content)["body"]
-        if outer.dtype != torch.uint8:
-            raise DamagedFileError("not a file that wildood wrote")
-        body = outer.numpy().tobytes()
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
-        if digest(header["skeleton"].encode() + body) != header["digest"]:
-            raise DamagedFileError("its checksum does not agree with its content")
-        return _put_tensors(json.loads(header["skeleton"]), parse_tensors(body))
-    except (SafetensorError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise DamagedFileError("not a whole safetensors file") from error
+        skeleton, expected = header["skeleton"], header["digest"]
+        parsed = json.loads(skeleton)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedFileError("not a file that wildood wrote") from error
+    if _digest(skeleton, tensors) != expected:
+        raise DamagedFileError("its checksum does not agree with its content")
+    return _put_tensors(parsed, tensors)
+
+
+def _digest(skeleton: str, tensors: dict[str, Tensor]) -> str:
+    return digest(skeleton.encode() + dump_tensors(tensors))
 
 
 def _take_tensors(state: Any, tensors: dict[str, Tensor]) -> Any:
     """The state with each tensor replaced by its number; the tensors go into `tensors`."""
     if isinstance(state, Tensor):
-        tensors[str(len(tensors))] = state.detach().cpu().contiguous().clone()
+        tensors[str(len(tensors))] = state
         return {"tensor": len(tensors) - 1}
     if isinstance(state, dict):
         return {"items": [[key, _take_tensors(value, tensors)] for key, value in state.items()]}

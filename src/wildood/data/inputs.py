@@ -101,17 +101,17 @@ def _numbers(values: Any, name: str) -> tuple[float, ...]:
     return numbers
 
 
-def to_model_input(raw: Tensor, spec: InputSpec | None) -> Tensor:
-    """What the model is given for a raw batch: by the spec if there is one, else floats as float32 and integers as they are.
+def to_model_input(raw: Tensor, spec: InputSpec | None, dtype: torch.dtype = torch.float32) -> Tensor:
+    """What the model is given for a raw batch: by the spec if there is one, else integers as they are; floats in its dtype.
 
     >>> to_model_input(torch.zeros(2, 3, dtype=torch.float64), None).dtype
     torch.float32
     """
     if spec is not None:
-        return spec(raw)
+        return spec(raw).to(dtype)
     if raw.dtype == torch.uint8:
         raise InputError(
             "uint8 examples need an input spec: pass input=InputSpec(mean=..., std=...) with the values that the model was "
             "trained with"
         )
-    return raw.float() if raw.is_floating_point() else raw
+    return raw.to(dtype) if raw.is_floating_point() else raw

@@ -1,19 +1,19 @@
-"""What a user calls data (arrays, tensors, datasets), checked once and read in batches of raw examples."""
+"""Sources: examples by their index, from arrays, tensors or datasets, read in batches of raw examples."""
 
 import hashlib
 import operator
-from collections.abc import Sized
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from wildood.errors import InputError
 
-_ROWS = 4096  # how many examples are looked at together when a whole array is checked or hashed
+_BYTES_TOGETHER = 1 << 24  # how much of an array is looked at together when the whole is checked or hashed
+_FINGERPRINTED = 16  # how many examples of a dataset its fingerprint looks at
 
 
 class Source(Protocol):
@@ -56,10 +56,8 @@ class ArraySource:
         for array in (self.examples, self.labels):
             if array is not None:
                 digest.update(f"{tuple(array.shape)} {str(array.dtype).removeprefix('torch.')}".encode())
-                for start in range(0, len(array), _ROWS):
-                    block = array[start : start + _ROWS]
-                    rows = _bytes(block) if isinstance(block, Tensor) else np.ascontiguousarray(block)
-                    digest.update(rows.data)
+                for _, block in blocks(array):
+                    digest.update(memory_of(block))
         return digest.hexdigest()
 
 
@@ -112,8 +110,11 @@ class DatasetSource:
             raise InputError(f"{self.name}: the label of example {index} is {pair[1]!r}: give an integer class") from error
 
     def fingerprint(self) -> str:
-        """Its type and length: reading every example could be slow, and random transforms would never agree."""
-        return f"{type(self.dataset).__module__}.{type(self.dataset).__qualname__}[{len(self)}]"
+        """Its type and length, and a few of its examples, unless they differ from one reading to the next."""
+        name = f"{type(self.dataset).__module__}.{type(self.dataset).__qualname__}[{len(self)}]"
+        some = torch.linspace(0, len(self) - 1, min(_FINGERPRINTED, len(self))).long()
+        first, second = (ArraySource(*self.gather(some)).fingerprint() for _ in range(2))
+        return f"{name} {first}" if first == second else name
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,134 +140,26 @@ class Part:
         return f"{self.source.fingerprint()}/{hashlib.blake2b(self.indices.numpy().data, digest_size=8).hexdigest()}"
 
 
-def all_labels(source: Source) -> Tensor:
-    """Every label of a labelled source.
+def memory_of(values: Tensor | np.ndarray[Any, Any]) -> memoryview:
+    """The bytes of an array or tensor, for a hash; numpy has no bfloat16, so a tensor is read as bytes.
 
-    >>> all_labels(ArraySource(np.zeros((3, 2)), np.array([2, 0, 1])))
-    tensor([2, 0, 1])
+    >>> memory_of(torch.tensor([1, 2], dtype=torch.int16)).tolist()
+    [1, 0, 2, 0]
     """
-    labels = [source.gather(block)[1] for block in torch.split(torch.arange(len(source)), _ROWS)]
-    return torch.cat([block for block in labels if block is not None])
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+    return np.ascontiguousarray(values).data
 
 
-def labelled_source(data: Any, name: str) -> Source:
-    """`(x, y)` or a dataset of pairs, as a checked source.
+def blocks(array: Tensor | np.ndarray[Any, Any]) -> Iterator[tuple[int, Tensor | np.ndarray[Any, Any]]]:
+    """Views of a large array, one after the other, with the number of their first row.
 
-    >>> len(labelled_source((np.zeros((4, 2)), np.array([0, 1, 0, 1])), "labelled"))
-    4
-    >>> labelled_source((np.zeros((4, 2)), np.array([0.0, 1.0, 0.0, 1.0])), "labelled")
-    Traceback (most recent call last):
-    wildood.errors.InputError: labelled: labels have dtype float64 and shape (4,): give one integer class for each example
+    >>> [start for start, _ in blocks(np.zeros((3, 1 << 20)))]
+    [0, 2]
     """
-    if isinstance(data, TensorDataset):
-        data = data.tensors
-    if isinstance(data, np.ndarray | Tensor):
-        raise InputError(f"{name} is an array alone: give its labels, too, as in {name}=(x, y)")
-    if isinstance(data, tuple | list) and len(data) == 2:
-        examples, labels = _array(data[0], f"{name} x"), _array(data[1], f"{name} y")
-        if labels.ndim != 1 or not _is_integer(labels):
-            raise InputError(
-                f"{name}: labels have dtype {str(labels.dtype).removeprefix('torch.')} and shape {tuple(labels.shape)}: "
-                "give one integer class for each example"
-            )
-        if len(examples) != len(labels):
-            raise InputError(
-                f"{name}: {len(examples)} examples but {len(labels)} labels: give as many of one as of the other"
-            )
-        if len(labels) and int(labels.min()) < 0:
-            raise InputError(
-                f"{name}: a label is {int(labels.min())}: classes count from 0, and unlabelled examples belong in wild"
-            )
-        return ArraySource(_checked(examples, name), labels)
-    if isinstance(data, tuple | list):
-        raise InputError(f"{name} is a {type(data).__name__} of {len(data)}: give (x, y)")
-    return _dataset(data, name, labelled=True, instead=f"{name}=(x, y)")
-
-
-def unlabelled_source(data: Any, name: str) -> Source:
-    """`x` or a dataset (labels in it are not looked at), as a checked source.
-
-    >>> len(unlabelled_source(np.zeros((4, 2)), "wild"))
-    4
-    """
-    if isinstance(data, TensorDataset):
-        data = data.tensors[0]
-    if isinstance(data, tuple | list):
-        raise InputError(f"{name} is a {type(data).__name__} of {len(data)}: give x alone, as one array, without labels")
-    if isinstance(data, np.ndarray | Tensor):
-        return ArraySource(_checked(_array(data, name), name))
-    return _dataset(data, name, labelled=False, instead=f"{name}=x")
-
-
-def _dataset(data: Any, name: str, *, labelled: bool, instead: str) -> DatasetSource:
-    """A map-style dataset; anything else is refused with the line to write instead."""
-    if isinstance(data, DataLoader):
-        raise InputError(f"{name} is a DataLoader: wildood makes its own batches, write {name}=loader.dataset instead")
-    if isinstance(data, dict):
-        keys = [repr(key) for key in data][: 2 if labelled else 1]
-        picked = ", ".join(f"data[{key}]" for key in keys)
-        raise InputError(f"{name} is a dict: write {name}={f'({picked})' if labelled else picked} instead")
-    if isinstance(data, str | bytes | IterableDataset) or not (
-        isinstance(data, Dataset | Sized) and hasattr(data, "__getitem__")
-    ):
-        raise InputError(f"{name} is a {type(data).__name__}: give {instead} with arrays or tensors, or a map-style Dataset")
-    if not isinstance(data, Sized) or len(data) == 0:
-        raise InputError(f"{name} is empty: give at least one example")
-    return DatasetSource(data, labelled, name)
-
-
-def _array(data: Any, name: str) -> Tensor | np.ndarray[Any, Any]:
-    if isinstance(data, Tensor | np.ndarray):
-        return data
-    raise InputError(
-        f"{name} is a {type(data).__name__}: give a numpy array or a torch tensor, such as np.asarray({name[-1]})"
-    )
-
-
-def _checked(examples: Tensor | np.ndarray[Any, Any], name: str) -> Tensor | np.ndarray[Any, Any]:
-    """Refuse what cannot be trained on: no examples, no axis beside the examples', objects, NaN or infinity."""
-    if examples.ndim < 2 or len(examples) == 0:
-        hint = f" (add the batch axis to a single example: {name}[None])" if examples.ndim == 1 and len(examples) else ""
-        raise InputError(f"{name} has shape {tuple(examples.shape)}: give at least one example, along the first axis{hint}")
-    if not _is_readable(examples):
-        raise InputError(f"{name} has dtype {examples.dtype}: give float32 numbers or uint8 images")
-    if _is_integer(examples):
-        return examples
-    for start in range(0, len(examples), _ROWS):
-        block = examples[start : start + _ROWS]
-        finite = block.isfinite().flatten(1).all(1) if isinstance(block, Tensor) else np.isfinite(block).all(_axes(block))
-        if not bool(finite.all()):
-            bad = start + int((~torch.as_tensor(finite)).nonzero()[0])
-            raise InputError(f"{name}: example {bad} holds NaN or infinity: repair or drop such examples")
-    return examples
-
-
-def _is_readable(examples: Tensor | np.ndarray[Any, Any]) -> bool:
-    """Real numbers of a kind that torch has."""
-    if isinstance(examples, Tensor):
-        return not (examples.is_complex() or examples.dtype == torch.bool)
-    if examples.dtype.kind not in "fiu":
-        return False
-    try:
-        torch.from_numpy(np.empty(0, examples.dtype))
-    except TypeError:
-        return False
-    return True
-
-
-def _bytes(block: Tensor) -> np.ndarray[Any, Any]:
-    """A tensor's memory; numpy has no bfloat16, so it is read as bytes."""
-    return block.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-
-
-def _axes(block: np.ndarray[Any, Any]) -> tuple[int, ...]:
-    return tuple(range(1, block.ndim))
-
-
-def _is_integer(array: Tensor | np.ndarray[Any, Any]) -> bool:
-    if isinstance(array, np.ndarray):
-        return array.dtype.kind in "iu"
-    return not (array.is_floating_point() or array.is_complex() or array.dtype == torch.bool)
+    rows = max(1, _BYTES_TOGETHER * len(array) // max(1, array.nbytes))
+    for start in range(0, len(array), rows):
+        yield start, array[start : start + rows]
 
 
 def _rows(array: Tensor | np.ndarray[Any, Any], indices: Tensor) -> Tensor:

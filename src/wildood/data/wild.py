@@ -6,8 +6,9 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
+from wildood.data.given import unlabelled_source
 from wildood.data.sampling import ShuffledCycle, generator, split
-from wildood.data.sources import Part, Source, unlabelled_source
+from wildood.data.sources import Part, Source
 from wildood.errors import InputError
 
 
@@ -63,7 +64,7 @@ class WildPool:
 
     def sampler(self, seed: int) -> WildSampler:
         """Batches in an order that the seed decides."""
-        return _Draws(self.pools, pi=0.0, seed=seed)
+        return _PoolSampler(self.source, seed)
 
     def set_aside(self, share: float, seed: int) -> tuple["WildPool", Source]:
         """The pool without `share` of it, and that share."""
@@ -93,8 +94,8 @@ class WildMixture:
     def __init__(self, id: Any, ood: Any, pi: float) -> None:  # noqa: A002 - the field's own word
         if not 0 <= pi <= 1:
             raise InputError(f"pi is {pi}: give the share of OOD in the wild data, from 0 to 1")
-        self.id = id if isinstance(id, Part) else unlabelled_source(id, "wild id")
-        self.ood = ood if isinstance(ood, Part) else unlabelled_source(ood, "wild ood")
+        self.id = unlabelled_source(id, "wild id")
+        self.ood = unlabelled_source(ood, "wild ood")
         self.pi = float(pi)
 
     @property
@@ -104,7 +105,7 @@ class WildMixture:
 
     def sampler(self, seed: int) -> WildSampler:
         """Batches in an order that the seed decides."""
-        return _Draws(self.pools, pi=self.pi, seed=seed)
+        return _MixtureSampler(self, seed)
 
     def set_aside(self, share: float, seed: int) -> tuple["WildMixture", Source]:
         """The mixture of the two pools without `share` of each, and one sample of the mixture from those shares."""
@@ -163,30 +164,45 @@ def _mixture_sample(id_part: Part, ood_part: Part, pi: float, rng: torch.Generat
     return Part(_Joined(id_part, ood_part), indices)
 
 
-class _Draws:
-    """Wild batches from one pool, or from an ID pool and an OOD pool by a coin for each example."""
+class _PoolSampler:
+    """Batches of one pool, by its shuffled cycle."""
 
-    def __init__(self, pools: tuple[Source, ...], pi: float, seed: int) -> None:
-        self._pools = pools
-        self._pi = pi
-        self._coins = generator(seed, "wild-coins")
-        self._cycles = [ShuffledCycle(len(pool), generator(seed, f"wild-{number}")) for number, pool in enumerate(pools)]
+    def __init__(self, pool: Source, seed: int, stream: str = "wild-0") -> None:
+        self._pool = pool
+        self._cycle = ShuffledCycle(len(pool), generator(seed, stream))
 
     def draw(self, count: int) -> Tensor:
-        ood = 0
-        if len(self._pools) == 2:
-            ood = int((torch.rand(count, generator=self._coins, dtype=torch.float64) < self._pi).sum())
-        batches = [
-            pool.gather(cycle.take(share))[0]
-            for pool, cycle, share in zip(self._pools, self._cycles, (count - ood, ood), strict=False)
-            if share
-        ]
-        return torch.cat(batches)
+        return self._pool.gather(self._cycle.take(count))[0]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"coins": self._coins.get_state(), "cycles": [cycle.state_dict() for cycle in self._cycles]}
+        return self._cycle.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._cycle.load_state_dict(state)
+
+
+class _MixtureSampler:
+    """Batches of two pools, by a coin for each example."""
+
+    def __init__(self, mixture: WildMixture, seed: int) -> None:
+        self._pi = mixture.pi
+        self._coins = generator(seed, "wild-coins")
+        self._id = _PoolSampler(mixture.id, seed, "wild-0")
+        self._ood = _PoolSampler(mixture.ood, seed, "wild-1")
+
+    def draw(self, count: int) -> Tensor:
+        ood = int((torch.rand(count, generator=self._coins, dtype=torch.float64) < self._pi).sum())
+        if ood == 0:
+            return self._id.draw(count)
+        if ood == count:
+            return self._ood.draw(count)
+        known = self._id.draw(count - ood)
+        return torch.cat([known, self._ood.draw(ood).to(known.device)])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"coins": self._coins.get_state(), "id": self._id.state_dict(), "ood": self._ood.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._coins.set_state(state["coins"])
-        for cycle, saved in zip(self._cycles, state["cycles"], strict=True):
-            cycle.load_state_dict(saved)
+        self._id.load_state_dict(state["id"])
+        self._ood.load_state_dict(state["ood"])

@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from wildood.data.sources import Source, unlabelled_source
+from wildood.data.given import unlabelled_source
+from wildood.data.sources import Source
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import conformal_threshold
-from wildood.models.outputs import Classifier
+from wildood.models.outputs import Classifier, each_output
 from wildood.scores.score import Score
 from wildood.train.history import Row
-from wildood.train.monitor import all_scores, each_output
 
 UNKNOWN: Final = -1
 
@@ -49,6 +49,35 @@ class Promise:
         )
 
 
+@dataclass(frozen=True)
+class Example:
+    """What one raw example is like: a detector refuses others, lest they be scaled or read differently.
+
+    >>> Example.of(unlabelled_source(np.zeros((5, 8, 8, 1), dtype=np.uint8), "x"))
+    Example(shape=(8, 8, 1), kind='uint8')
+    """
+
+    shape: tuple[int, ...]
+    kind: str
+
+    @classmethod
+    def of(cls, source: Source) -> "Example":
+        """What the first example of a source is like."""
+        first = source.gather(torch.arange(1))[0]
+        kind = "float" if first.is_floating_point() else "uint8" if first.dtype == torch.uint8 else "integer"
+        return cls(tuple(first.shape[1:]), kind)
+
+    def check(self, source: Source, name: str, *, resized: bool = False) -> Source:
+        """Refuse a source whose examples are not like this one; images that an input spec resizes may have another size."""
+        found = Example.of(source)
+        if len(found.shape) != len(self.shape) or (found.shape != self.shape and not resized):
+            one = " (add the batch axis to a single example: x[None])" if found.shape == self.shape[1:] else ""
+            raise InputError(f"{name}: an example has shape {found.shape}, expected {self.shape}{one}")
+        if found.kind != self.kind:
+            raise InputError(f"{name} holds {found.kind} values, expected {self.kind}: give the same type everywhere")
+        return source
+
+
 class Detector:
     """Model + input spec + score + threshold. Rejects where score > threshold.
 
@@ -57,7 +86,7 @@ class Detector:
     Attributes:
         classifier: the model with its input spec.
         scorer: the score, higher = more OOD.
-        example_shape: the shape of one raw example.
+        example: what one raw example is like.
         threshold: reject above it.
         promise: what the threshold promises.
         history: one row for each epoch of the training that made it.
@@ -77,7 +106,7 @@ class Detector:
         self,
         classifier: Classifier,
         scorer: Score,
-        example_shape: tuple[int, ...],
+        example: "Example",
         *,
         threshold: float = float("nan"),
         promise: Promise | None = None,
@@ -86,7 +115,7 @@ class Detector:
     ) -> None:
         self.classifier = classifier
         self.scorer = scorer.to(classifier.device)
-        self.example_shape = tuple(example_shape)
+        self.example = example
         self.threshold = threshold
         self.promise = promise
         self.history = history or []
@@ -94,7 +123,8 @@ class Detector:
 
     def score(self, x: Any) -> npt.NDArray[np.float32]:
         """One number for each example, higher = more OOD."""
-        return all_scores(self.classifier, self.scorer, self._source(x)).numpy()
+        scores: npt.NDArray[np.float32] = each_output(self.classifier, self._source(x), self.scorer).numpy()
+        return scores
 
     def predict(self, x: Any) -> npt.NDArray[np.int64]:
         """The class of each example, or UNKNOWN (-1) where it is rejected."""
@@ -105,17 +135,15 @@ class Detector:
             self._source(x),
             lambda outputs: outputs.logits.argmax(1).masked_fill(~(self.scorer(outputs) <= self.threshold), UNKNOWN),
         )
-        return torch.cat(list(decided)).numpy()
+        return decided.numpy()
 
     def classify(self, x: Any) -> npt.NDArray[np.int64]:
         """The class of each example, even where it would be rejected."""
-        classes = each_output(self.classifier, self._source(x), lambda outputs: outputs.logits.argmax(1))
-        return torch.cat(list(classes)).numpy()
+        return each_output(self.classifier, self._source(x), lambda outputs: outputs.logits.argmax(1)).numpy()
 
     def predict_proba(self, x: Any) -> npt.NDArray[np.float32]:
         """The classifier's softmax probabilities, (examples, classes), even where an example would be rejected."""
-        probabilities = each_output(self.classifier, self._source(x), lambda outputs: outputs.logits.softmax(1))
-        return torch.cat(list(probabilities)).numpy()
+        return each_output(self.classifier, self._source(x), lambda outputs: outputs.logits.softmax(1)).numpy()
 
     def calibrate(self, holdout: Any, alpha: float, *, unseen: bool = True) -> "Detector":
         """Set the threshold anew for a false-alarm rate of at most alpha; returns the detector itself.
@@ -123,13 +151,20 @@ class Detector:
         Args:
             holdout: ID examples `(x, y)`, or `x` alone: labels are not used.
             alpha: the false-alarm rate.
-            unseen: whether these examples were in no training, the starting classifier's included. The promise rests on it.
+            unseen: whether these examples were in no training, the starting classifier's included, and have chosen nothing.
+                The promise rests on it; the holdout of a `fit` that kept its best epoch has chosen that epoch.
         """
-        return self.calibrate_on(self._source(examples_of(holdout)), alpha, unseen=unseen)
+        source = self._source(examples_of(holdout))
+        if unseen and self.record.get("chosen_by") == source.fingerprint():
+            raise InputError(
+                "half of this holdout chose the epoch, so it can promise nothing more: give other examples, or pass "
+                "unseen=False, or fit again with another alpha"
+            )
+        return self.calibrate_on(source, alpha, unseen=unseen)
 
     def calibrate_on(self, source: Source, alpha: float, *, unseen: bool) -> "Detector":
         """`calibrate` for a source that is checked already."""
-        self.threshold = conformal_threshold(all_scores(self.classifier, self.scorer, source).numpy(), alpha)
+        self.threshold = conformal_threshold(each_output(self.classifier, source, self.scorer).numpy(), alpha)
         self.promise = Promise(alpha, len(source), unseen)
         return self
 
@@ -146,11 +181,8 @@ class Detector:
 
     def _source(self, x: Any) -> Source:
         """The user's examples, checked to be like those the detector was made with."""
-        source = unlabelled_source(x, "x")
-        return check_examples(source, "x", self.example_shape, resized=self._resizes())
-
-    def _resizes(self) -> bool:
-        return self.classifier.spec is not None and self.classifier.spec.size is not None
+        resized = self.classifier.spec is not None and self.classifier.spec.size is not None
+        return self.example.check(unlabelled_source(x, "x"), "x", resized=resized)
 
 
 def examples_of(holdout: Any) -> Any:
@@ -160,13 +192,3 @@ def examples_of(holdout: Any) -> Any:
     ('x', 'x')
     """
     return holdout[0] if isinstance(holdout, tuple | list) and len(holdout) == 2 else holdout
-
-
-def check_examples(source: Source, name: str, shape: tuple[int, ...], *, resized: bool) -> Source:
-    """Refuse a source whose examples have another shape; images that an input spec resizes may have another size."""
-    first = source.gather(torch.arange(1))[0]
-    found = tuple(first.shape[1:])
-    if len(found) != len(shape) or (found != shape and not resized):
-        one = " (add the batch axis to a single example: x[None])" if tuple(found) == shape[1:] else ""
-        raise InputError(f"{name}: an example has shape {found}, expected {shape}{one}")
-    return source

@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 import wildood
+from wildood.data.given import check_labels, unlabelled_source
 from wildood.data.inputs import InputSpec
-from wildood.data.sources import Source, all_labels, unlabelled_source
-from wildood.detect.detector import Detector, examples_of
+from wildood.data.sources import Source, memory_of
+from wildood.detect.detector import Detector, Example, examples_of
 from wildood.detect.preparation import prepare
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_alpha
@@ -26,7 +27,7 @@ from wildood.methods.woods import Woods
 from wildood.models.outputs import Classifier, tap_features, try_classifier
 from wildood.scores.score import Score
 from wildood.train.loop import OnEpoch, Training
-from wildood.train.monitor import Monitor, check_labels, start_of
+from wildood.train.monitor import Monitor, start_of
 from wildood.train.progress import logger, shown
 from wildood.train.run_directory import RunDirectory
 
@@ -104,10 +105,12 @@ def fit(
             "input": None if input is None else input.to_dict(),
             "data": data.fingerprints,
             "model": _model_fingerprint(classifier.model),
+            "features": None if classifier.tap is None else vars(classifier.tap),
         }
+        check_labels(data.labelled, "labelled", classes)
         for part in (data.selection, data.threshold):
-            check_labels(all_labels(part), "holdout", classes)
-        start = start_of(classifier, data.labelled, classes, seed)
+            check_labels(part, "holdout", classes)
+        start = start_of(classifier, data.labelled, seed)
         # After everything is checked: a call that is refused must leave no run behind.
         record = json.loads(json.dumps(record))
         run = None if run_dir is None else RunDirectory(Path(run_dir), record)
@@ -126,10 +129,12 @@ def fit(
         detector = Detector(
             classifier.eval(),
             training.objective.score.eval(),
-            data.example_shape,
+            data.example,
             history=history,
             record=record | {"kept_epoch": training.kept, "versions": _versions()},
         )
+        if keep == "best" and holdout is not None:
+            detector.record["chosen_by"] = _fingerprint_of_examples(holdout)
         detector.calibrate_on(data.threshold, alpha, unseen=holdout is not None)
         _report(detector, training)
     return detector
@@ -139,7 +144,8 @@ def posthoc(
     model: nn.Module,
     score: Score,
     *,
-    holdout: Any,
+    labelled: Any = None,
+    holdout: Any = None,
     alpha: float = 0.05,
     input: InputSpec | None = None,  # noqa: A002 - the user's word for it
 ) -> Detector:
@@ -148,6 +154,7 @@ def posthoc(
     Args:
         model: any module that maps a batch to logits; copied.
         score: such as `EnergyScore()` or `MaxSoftmax()`.
+        labelled: what the model was trained on, `(x, y)` or `x`: without a holdout it sets the threshold, with no promise.
         holdout: ID examples the model has not trained on, `(x, y)` or `x`: the threshold and its promise rest on them.
         alpha: the false-alarm rate of the threshold.
         input: how uint8 images become model input; floats go in as they are without it.
@@ -160,12 +167,17 @@ def posthoc(
     if not isinstance(score, Score):
         raise InputError(f"score is {score!r}: give a score such as EnergyScore()")
     _check_spec(input)
-    source = unlabelled_source(examples_of(holdout), "holdout")
+    if holdout is None and labelled is None:
+        raise InputError("a threshold needs ID examples: give holdout=(x, y) that the model was not trained on")
+    source = (
+        unlabelled_source(examples_of(labelled), "labelled")
+        if holdout is None
+        else unlabelled_source(examples_of(holdout), "holdout")
+    )
     classifier, _ = _classifier(model, source, input, None, uses_features=score.uses_features)
-    shape = tuple(source.gather(torch.arange(1))[0].shape[1:])
     record = {"score": type(score).__name__, "model": _model_fingerprint(classifier.model), "versions": _versions()}
-    detector = Detector(classifier.eval(), copy.deepcopy(score).eval(), shape, record=record)
-    return detector.calibrate_on(source, alpha, unseen=True)
+    detector = Detector(classifier.eval(), copy.deepcopy(score).eval(), Example.of(source), record=record)
+    return detector.calibrate_on(source, alpha, unseen=holdout is not None)
 
 
 def _classifier(
@@ -176,7 +188,7 @@ def _classifier(
         raise InputError(f"model is a {type(model).__name__}: give a torch.nn.Module")
     try:
         network = copy.deepcopy(model)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise InputError(f"the model cannot be copied: {error}") from error
     few = source.gather(torch.arange(min(2, len(source))))[0]
     classes = try_classifier(network, few, spec)
@@ -201,10 +213,15 @@ def _whole_number(value: Any, name: str) -> int:
 def _model_fingerprint(model: nn.Module) -> str:
     """A hash of the starting weights."""
     content = hashlib.blake2b(type(model).__qualname__.encode(), digest_size=16)
-    for name, tensor in model.state_dict().items():
-        content.update(name.encode())
-        content.update(np.ascontiguousarray(tensor.detach().cpu().numpy()).data)
+    for name, value in model.state_dict().items():
+        content.update(f"{name} {getattr(value, 'dtype', '')} {tuple(getattr(value, 'shape', ()))}".encode())
+        content.update(memory_of(value) if isinstance(value, torch.Tensor) else repr(value).encode())
     return content.hexdigest()
+
+
+def _fingerprint_of_examples(holdout: Any) -> str:
+    """Of the inputs alone: `calibrate` is not given labels."""
+    return unlabelled_source(examples_of(holdout), "holdout").fingerprint()
 
 
 def _versions() -> dict[str, str]:

@@ -2,13 +2,12 @@
 
 from typing import Any, NamedTuple
 
-import torch
-
+from wildood.data.given import labelled_source
 from wildood.data.inputs import InputSpec
 from wildood.data.sampling import generator, split
-from wildood.data.sources import Part, Source, labelled_source
+from wildood.data.sources import Part, Source
 from wildood.data.wild import Wild, WildMixture, WildPool, as_wild
-from wildood.detect.detector import check_examples
+from wildood.detect.detector import Example
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import examples_needed
 from wildood.methods.schedule import Schedule
@@ -25,7 +24,7 @@ class Data(NamedTuple):
     wild_aside: Source
     selection: Source  # chooses the epoch
     threshold: Source  # sets the threshold
-    example_shape: tuple[int, ...]
+    example: Example
     fingerprints: dict[str, str]
 
 
@@ -43,7 +42,7 @@ def prepare(
     known = labelled_source(labelled, "labelled")
     traffic = as_wild(wild)
     unseen = None if holdout is None else labelled_source(holdout, "holdout")
-    shape = _same_examples(known, traffic, unseen, spec)
+    example = _same_examples(known, traffic, unseen, spec)
     fingerprints = {"labelled": known.fingerprint(), "wild": "+".join(pool.fingerprint() for pool in traffic.pools)}
     if isinstance(traffic, WildMixture):
         fingerprints["wild"] += f" at pi = {traffic.pi}"
@@ -64,16 +63,17 @@ def prepare(
     for part in (selection, threshold):
         if len(part) < examples_needed(alpha):
             halves = " in each half (one chooses the epoch, one sets the threshold)" if keep == "best" else ""
+            instead = ", a larger alpha, or keep='last'" if keep == "best" else " or a larger alpha"
             raise InputError(
                 f"the holdout has {len(part)} examples{halves}, but a false-alarm rate of {alpha} needs at least "
-                f"{examples_needed(alpha)}: give a larger holdout, a larger alpha, or keep='last'"
+                f"{examples_needed(alpha)}: give a larger holdout{instead}"
             )
-    return Data(known, kept, aside, selection, threshold, shape, fingerprints)
+    return Data(known, kept, aside, selection, threshold, example, fingerprints)
 
 
 def _set_aside_labelled(known: Source, alpha: float, keep: str, batch: int, seed: int) -> tuple[Source, Source]:
     """Without a holdout: part of the labelled data takes its place, and the user is told what that means."""
-    least = examples_needed(alpha) * (2 if keep == "best" else 1) + 1
+    least = examples_needed(alpha) * (2 if keep == "best" else 1)
     wanted = max(round(ASIDE * len(known)), least)
     if len(known) - wanted < batch:
         raise InputError(
@@ -89,21 +89,14 @@ def _set_aside_labelled(known: Source, alpha: float, keep: str, batch: int, seed
     return Part(known, kept), Part(known, aside)
 
 
-def _same_examples(
-    known: Source, traffic: WildPool | WildMixture, unseen: Source | None, spec: InputSpec | None
-) -> tuple[int, ...]:
-    """The shape of a raw example, the same in every source; so is its type, lest one be scaled and another not."""
-    first = known.gather(torch.arange(1))[0]
-    shape = tuple(first.shape[1:])
-    if first.dtype == torch.uint8 and spec is None:
+def _same_examples(known: Source, traffic: WildPool | WildMixture, unseen: Source | None, spec: InputSpec | None) -> Example:
+    """What a raw example is like, the same in every source."""
+    example = Example.of(known)
+    if example.kind == "uint8" and spec is None:
         raise InputError(
             "labelled holds uint8 examples: pass input=InputSpec(mean=..., std=...) with the values that the model was "
             "trained with, or floats as the model expects them"
         )
-    others = [("wild", pool) for pool in traffic.pools] + ([] if unseen is None else [("holdout", unseen)])
-    for name, source in others:
-        check_examples(source, name, shape, resized=False)
-        dtype = source.gather(torch.arange(1))[0].dtype
-        if (dtype == torch.uint8, dtype.is_floating_point) != (first.dtype == torch.uint8, first.dtype.is_floating_point):
-            raise InputError(f"{name} holds {dtype} but labelled holds {first.dtype}: give both the same type")
-    return shape
+    for name, source in [("wild", pool) for pool in traffic.pools] + ([] if unseen is None else [("holdout", unseen)]):
+        example.check(source, name)
+    return example

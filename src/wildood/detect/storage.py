@@ -2,15 +2,16 @@
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from wildood.data.files import DamagedFileError, digest, dump_state, load_state, write_atomically
+from wildood.data.files import DamagedFileError, digest, dump_tensors, load_tensors, write_atomically
 from wildood.data.inputs import InputSpec
-from wildood.detect.detector import Detector, Promise
+from wildood.detect.detector import Detector, Example, Promise
 from wildood.errors import DetectorFileError
 from wildood.models.features import FeatureTap
 from wildood.models.outputs import Classifier
@@ -32,11 +33,8 @@ def save_detector(detector: Detector, directory: Path) -> Path:
         )
     if directory.exists() and not directory.is_dir():
         raise DetectorFileError(f"{directory} is a file: give a directory to save to")
-    state = {
-        "model": dict(detector.classifier.model.state_dict()),
-        "score": dict(detector.scorer.state_dict()),
-    }
-    weights = dump_state(state)
+    parts = {"model": detector.classifier.model.state_dict(), "score": detector.scorer.state_dict()}
+    weights = dump_tensors({f"{part}.{name}": tensor for part, state in parts.items() for name, tensor in state.items()})
     tap = detector.classifier.tap
     content = {
         "format": FORMAT,
@@ -45,17 +43,17 @@ def save_detector(detector: Detector, directory: Path) -> Path:
         "input": None if detector.classifier.spec is None else detector.classifier.spec.to_dict(),
         "tap": None if tap is None else vars(tap),
         "score": {"name": type(detector.scorer).__name__, "settings": detector.scorer.settings},
-        "example_shape": list(detector.example_shape),
+        "example": vars(detector.example),
         "threshold": float(detector.threshold).hex(),
         "promise": None if detector.promise is None else vars(detector.promise),
         "history": detector.history,
         "record": detector.record,
     }
-    write_atomically(_weights_path(directory, content), weights)
+    path, older = _weights_path(directory, content), _older_weights(directory)
+    write_atomically(path, weights)
     write_atomically(directory / "detector.json", json.dumps({"digest": _digest(content), **content}, indent=1).encode())
-    for old in directory.glob("weights-*.safetensors"):
-        if old != _weights_path(directory, content):
-            old.unlink()
+    if older is not None and older != path:
+        older.unlink(missing_ok=True)
     return directory
 
 
@@ -86,11 +84,17 @@ def load(directory: str | Path, model: nn.Module | Callable[[], nn.Module] | Non
     if digest(weights) != content["weights"]:
         raise DetectorFileError(f"{weights_path} is not the file that detector.json belongs to: save the detector again")
     try:
-        state = load_state(weights)
-    except DamagedFileError as error:
-        raise DetectorFileError(f"{weights_path} is damaged ({error}): save the detector again") from error
+        return _build(content, load_tensors(weights), model, directory)
+    except (DamagedFileError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DetectorFileError(f"{directory} does not hold a whole detector ({error}): save the detector again") from error
+
+
+def _build(
+    content: dict[str, Any], tensors: dict[str, Tensor], model: nn.Module | Callable[[], nn.Module] | None, directory: Path
+) -> Detector:
+    """The detector that the JSON describes, with these weights."""
     network = _network(content["model"], model, directory)
-    _load_weights(network, state["model"], directory)
+    _load_weights(network, _part(tensors, "model"), directory)
     spec = None if content["input"] is None else InputSpec.from_dict(content["input"])
     tap = None if content["tap"] is None else FeatureTap(**content["tap"])
     if tap is not None and tap.layer not in dict(network.named_modules()):
@@ -98,16 +102,28 @@ def load(directory: str | Path, model: nn.Module | Callable[[], nn.Module] | Non
             f"the model that was passed has no layer {tap.layer!r}: pass the architecture it was made with"
         )
     score = SCORES[content["score"]["name"]](**content["score"]["settings"])
-    score.load_state_dict(state["score"])
+    _load_weights(score, _part(tensors, "score"), directory)
     return Detector(
         Classifier(network, spec, tap).eval(),
         score.eval(),
-        tuple(content["example_shape"]),
+        Example(tuple(content["example"]["shape"]), content["example"]["kind"]),
         threshold=float.fromhex(content["threshold"]),
         promise=None if content["promise"] is None else Promise(**content["promise"]),
         history=content["history"],
         record=content["record"],
     )
+
+
+def _part(tensors: dict[str, Tensor], part: str) -> dict[str, Tensor]:
+    return {name.removeprefix(f"{part}."): tensor for name, tensor in tensors.items() if name.startswith(f"{part}.")}
+
+
+def _older_weights(directory: Path) -> Path | None:
+    """The weights of the detector that is there already, if it is a whole one."""
+    try:
+        return _weights_path(directory, _read_json(directory / "detector.json"))
+    except DetectorFileError:
+        return None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -123,6 +139,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise DetectorFileError(
             f"{path} has format {content.get('format')}, this wildood reads format {FORMAT}: use the wildood that wrote it"
         )
+    if not isinstance(content.get("weights"), str) or not re.fullmatch("[0-9a-f]{64}", content["weights"]):
+        raise DetectorFileError(f"{path} is damaged or not a wildood detector: save the detector again")
     if content["score"]["name"] not in SCORES:
         raise DetectorFileError(f"{path} uses the score {content['score']['name']!r}, which this wildood does not have")
     return content

@@ -1,59 +1,60 @@
 """Which epoch to keep, without a single OOD label (the paper's Appendix C)."""
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from wildood.evaluate.metrics import flat_scores
+Mask = npt.NDArray[np.bool_]
 
 
-class Candidate(NamedTuple):
-    """What is known of an epoch from data set aside: no OOD labels among it.
+@dataclass
+class Selection:
+    """The epoch to keep so far: the last one that cannot be told from the one that accepts the least wild data.
 
-    Attributes:
-        accuracy: share of the ID holdout classified correctly.
-        acceptance: share of the wild holdout accepted at the epoch's own ID threshold.
-    """
+    Wild acceptance at an epoch's own ID threshold is (1 - pi) TPR + pi FPR: at equal TPR less is better, whatever pi is.
+    Only epochs whose accuracy is within `accuracy_loss` of the first one's (the start's) are considered. All epochs are
+    judged on the same examples, so a difference of two shares has the paired standard error sqrt(verdicts that changed) / n.
+    A difference within it is luck: accuracy is given that much grace, and of the epochs that are not separated from the best
+    the longest trained one is kept.
 
-    accuracy: float
-    acceptance: float
-
-
-def wild_acceptance(wild_scores: npt.ArrayLike, threshold: float) -> float:
-    """Share of wild examples called ID: (1 - pi) TPR + pi FPR, so that at equal TPR less is better, whatever pi is.
-
-    >>> wild_acceptance([0.0, 1.0, 2.0, 3.0], threshold=1.0)
-    0.5
-    """
-    return float(np.mean(flat_scores(wild_scores, "wild") <= threshold))
-
-
-def best_candidate(
-    candidates: Sequence[Candidate], id_examples: int, wild_examples: int, accuracy_loss: float = 0.01
-) -> int:
-    """The last epoch that cannot be told from the one with the smallest wild acceptance.
-
-    Only epochs whose accuracy is within `accuracy_loss`, and one standard error, of the first candidate's (the start's) are
-    considered. Acceptance is an average over few examples, and the smallest of many noisy averages is mostly luck: so of the
-    epochs within two standard errors of it, the longest trained one is kept.
-
-    >>> start, good, worse = Candidate(0.9, 0.95), Candidate(0.895, 0.86), Candidate(0.8, 0.80)
-    >>> best_candidate([start, good, worse], id_examples=1000, wild_examples=1000)
+    >>> wild, right = np.arange(100), np.ones(100, dtype=bool)
+    >>> selection = Selection()
+    >>> selection.see(accepted=wild < 95, correct=right)    # the start
+    >>> selection.see(accepted=wild < 86, correct=right)    # accepts less
+    >>> selection.see(accepted=wild < 50, correct=wild < 90)    # but is wrong on 10 %
+    >>> selection.kept
     1
     """
-    admissible = [
-        number
-        for number, candidate in enumerate(candidates)
-        if number == 0
-        or candidates[0].accuracy - candidate.accuracy <= accuracy_loss + _standard_error(candidate.accuracy, id_examples)
-    ]
-    smallest = min(candidates[number].acceptance for number in admissible)
-    within = smallest + 2 * _standard_error(smallest, wild_examples)
-    return max(number for number in admissible if candidates[number].acceptance <= within)
+
+    accuracy_loss: float = 0.01
+    seen: int = 0
+    kept: int = 0
+    start_correct: Mask | None = None
+    least_accepted: Mask | None = None
+
+    def see(self, accepted: Mask, correct: Mask) -> None:
+        """One more epoch: which of the wild examples it accepts, and which of the ID examples it classifies correctly."""
+        number, self.seen = self.seen, self.seen + 1
+        if self.start_correct is None or self.least_accepted is None:
+            self.start_correct, self.least_accepted = correct, accepted
+            return
+        lost, error = _paired_difference(self.start_correct, correct)
+        if lost > self.accuracy_loss + error + 1e-12:
+            return
+        more, error = _paired_difference(accepted, self.least_accepted)
+        if more <= 0:
+            self.least_accepted = accepted
+        if more <= error:
+            self.kept = number
 
 
-def _standard_error(share: float, examples: int) -> float:
-    return math.sqrt(share * (1 - share) / examples)
+def _paired_difference(first: Mask, second: Mask) -> tuple[float, float]:
+    """By how much the first share exceeds the second, and the standard error of that, on the same examples.
+
+    >>> _paired_difference(np.array([True, True, True, False]), np.array([True, False, True, False]))
+    (0.25, 0.25)
+    """
+    difference = float(np.mean(first)) - float(np.mean(second))
+    return difference, math.sqrt(int(np.sum(first != second))) / len(first)

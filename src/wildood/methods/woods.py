@@ -36,7 +36,7 @@ class Woods:
         lambda2: starting multiplier of the cross-entropy constraint.
         beta1: starting penalty of the false-alarm constraint.
         beta2: starting penalty of the cross-entropy constraint.
-        beta_max: the largest penalty.
+        beta_max: the largest penalty; None for no cap.
         published: what the released code does; use `Woods.as_published()`.
 
     >>> Woods().alpha, Woods().schedule().duals
@@ -57,7 +57,7 @@ class Woods:
     lambda2: float = 1.0
     beta1: float = 1.0
     beta2: float = 1.0
-    beta_max: float = 1000.0
+    beta_max: float | None = 1000.0
     published: bool = False
 
     def __post_init__(self) -> None:
@@ -72,6 +72,10 @@ class Woods:
                 raise InputError(f"{name}: {field} is {getattr(self, field)}: it must not be negative")
         if self.gamma < 1:
             raise InputError(f"{name}: gamma is {self.gamma}: a penalty must not shrink, give at least 1")
+        if self.published and self.lambda1 != self.lambda2:
+            raise InputError(
+                f"{name}: the released code has one multiplier: with published=True, lambda1 must equal lambda2"
+            )
 
     @classmethod
     def as_published(cls, gamma: float = 1.5, mu2: float = 1.0) -> Self:
@@ -80,7 +84,7 @@ class Woods:
         >>> Woods.as_published().lambda1
         0.0
         """
-        return cls(gamma=gamma, mu2=mu2, lambda1=0.0, lambda2=0.0, beta_max=math.inf, published=True)
+        return cls(gamma=gamma, mu2=mu2, lambda1=0.0, lambda2=0.0, beta_max=None, published=True)
 
     def schedule(self) -> Schedule:
         """200 steps; or the released 100 epochs."""
@@ -127,7 +131,7 @@ class SigmoidLevel(nn.Module):
         super().__init__()
         self.signed = signed
         # softplus(rho) = -w  <=>  rho = log(exp(-w) - 1), in the form that does not overflow
-        self.slope = nn.Parameter(torch.tensor(w if signed else -w + math.log(-math.expm1(w))))
+        self.rho = nn.Parameter(torch.tensor(w if signed else -w + math.log(-math.expm1(w))))
         self.bias = nn.Parameter(torch.tensor(b))
 
     @classmethod
@@ -143,7 +147,7 @@ class SigmoidLevel(nn.Module):
     @property
     def w(self) -> Tensor:
         """The slope."""
-        return self.slope if self.signed else -F.softplus(self.slope)
+        return self.rho if self.signed else -F.softplus(self.rho)
 
     def forward(self, logits: Tensor) -> Tensor:
         """The logit z for each example."""
@@ -155,7 +159,7 @@ class WoodsObjective(Objective):
 
     def __init__(self, method: Woods, classifier: Classifier, level: SigmoidLevel, tau: float) -> None:
         super().__init__(classifier, EnergyScore(), method.duals())
-        self.level = level
+        self.level = level.to(classifier.device)
         self.alpha = method.alpha
         self.tau = tau
         self.decay_all = method.published

@@ -1,6 +1,6 @@
 """What a classifier says of a batch, and the one batched forward pass that everything else uses."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -42,7 +42,7 @@ class Classifier(nn.Module):
 
     def forward(self, raw: Tensor) -> Outputs:
         """Logits, and features if there is a tap, for a batch of raw examples."""
-        batch = to_model_input(raw.to(self.device), self.spec)
+        batch = to_model_input(raw.to(self.device), self.spec, self.dtype)
         if self.tap is None:
             return Outputs(logits_of(self.model(batch)))
         with self.tap.catch(self.model) as caught:
@@ -55,6 +55,11 @@ class Classifier(nn.Module):
         for tensor in (*self.model.parameters(), *self.model.buffers()):
             return tensor.device
         return torch.device("cpu")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the model computes in: the type of its first floating parameter."""
+        return next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
 
 
 def logits_of(output: Any) -> Tensor:
@@ -79,7 +84,7 @@ def try_classifier(model: nn.Module, raw: Tensor, spec: InputSpec | None) -> int
     """
     classifier = Classifier(model, spec)
     with evaluating(classifier):
-        batch = to_model_input(raw.to(classifier.device), spec)
+        batch = to_model_input(raw.to(classifier.device), spec, classifier.dtype)
         try:
             output = model(batch)
         except Exception as error:
@@ -105,7 +110,7 @@ def tap_features(model: nn.Module, raw: Tensor, spec: InputSpec | None, name: st
     """
     classifier = Classifier(model, spec)
     with evaluating(classifier):
-        return find_tap(model, to_model_input(raw.to(classifier.device), spec), name)
+        return find_tap(model, to_model_input(raw.to(classifier.device), spec, classifier.dtype), name)
 
 
 @contextmanager
@@ -136,3 +141,15 @@ def forward_all(
     for start in range(0, len(source), batch_size):
         raw, labels = source.gather(torch.arange(start, min(start + batch_size, len(source))))
         yield classifier(raw), None if labels is None else labels.to(classifier.device)
+
+
+def each_output(classifier: Classifier, source: Source, take: Callable[[Outputs], Tensor]) -> Tensor:
+    """What `take` makes of the outputs for every example of a source, on the CPU.
+
+    >>> import numpy as np
+    >>> from wildood.data.sources import ArraySource
+    >>> each_output(Classifier(nn.Linear(2, 3)), ArraySource(np.zeros((5, 2))), lambda outputs: outputs.logits).shape
+    torch.Size([5, 3])
+    """
+    with evaluating(classifier):
+        return torch.cat([take(outputs).cpu() for outputs, _ in forward_all(classifier, source)])

@@ -84,3 +84,27 @@ class AugmentedLagrangian:
         for name, value in state["multipliers"].items():
             self.multipliers[name].copy_(value)
         self.penalties = dict(state["penalties"])
+
+
+class MeanConstraints:
+    """Sample means of constraints over batches of any sizes.
+
+    >>> mean = MeanConstraints()
+    >>> mean.add({"c": torch.tensor(1.0)}, 3); mean.add({"c": torch.tensor(0.0)}, 1)
+    >>> mean.means()
+    {'c': tensor(0.7500)}
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sums: dict[str, Tensor] = {}
+
+    def add(self, constraints: dict[str, Tensor], count: int) -> None:
+        """The constraints of a batch of so many examples."""
+        self.count += count
+        for name, value in constraints.items():
+            self.sums[name] = self.sums.get(name, torch.zeros_like(value)) + value.detach() * count
+
+    def means(self) -> dict[str, Tensor]:
+        """The mean of each constraint over all examples added."""
+        return {name: total / self.count for name, total in self.sums.items()}

@@ -1,7 +1,7 @@
 """The one training loop: Algorithm 1, for methods with constraints and for methods without."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,11 +12,12 @@ from wildood.data.sampling import ShuffledCycle, generator
 from wildood.data.sources import Source
 from wildood.data.wild import Wild
 from wildood.errors import TrainingError
+from wildood.evaluate.selection import Mask, Selection
 from wildood.methods.objective import Batch, Objective, Terms
 from wildood.methods.schedule import Schedule
 from wildood.train.history import Row, row_line
-from wildood.train.lagrangian import AugmentedLagrangian
-from wildood.train.monitor import MeanConstraints, Monitor, full_constraints
+from wildood.train.lagrangian import AugmentedLagrangian, MeanConstraints
+from wildood.train.monitor import Monitor, full_constraints
 from wildood.train.progress import logger, progress_bar
 from wildood.train.run_directory import RunDirectory
 
@@ -39,7 +40,7 @@ class Training:
         run: where checkpoints and history go.
         on_epoch: called with each row of the history.
         on_step: called after each step with its number (benchmarks look at the model there).
-        checkpoint_seconds: how much work a kill may cost.
+        checkpoint_seconds: how often to save, at most; rarer where saving is slow.
     """
 
     objective: Objective
@@ -55,6 +56,7 @@ class Training:
     checkpoint_seconds: float = 10.0
     step: int = field(default=0, init=False)
     history: list[Row] = field(default_factory=list, init=False)
+    selection: Selection = field(default_factory=Selection, init=False)
     kept: int = field(default=0, init=False)
     loss_sum: Tensor = field(init=False)
     epoch_seconds: float = field(init=False)
@@ -80,10 +82,12 @@ class Training:
             self._train()
         if self.keep == "best" and self.kept_weights:
             self.objective.load_state_dict(self.kept_weights)
+        self.optimiser.zero_grad(set_to_none=True)
         return self.history
 
     def _train(self) -> None:
-        saved_at = self.began = time.monotonic()
+        self.began = time.monotonic()
+        save_next = self.began + self.checkpoint_seconds
         self.first_step = self.step
         with progress_bar(self.total, self.step) as bar:
             while self.step < self.total:
@@ -93,12 +97,16 @@ class Training:
                     self._end_epoch()
                 if self.on_step is not None:
                     self.on_step(self.step, self.objective)
-                if self.run is not None and (
-                    self.step == self.total or time.monotonic() - saved_at >= self.checkpoint_seconds
-                ):
-                    self._check_weights()
-                    self.run.save(self.state_dict())
-                    saved_at = time.monotonic()
+                if self.run is not None and (self.step == self.total or time.monotonic() >= save_next):
+                    save_next = self._save(self.run)
+
+    def _save(self, run: RunDirectory) -> float:
+        """Write a checkpoint; when to write the next one, so that saving takes no more than a twentieth of the time."""
+        self._check_weights()
+        began = time.monotonic()
+        run.save(self.state_dict())
+        ended = time.monotonic()
+        return ended + max(self.checkpoint_seconds, 20 * (ended - began) if self.checkpoint_seconds else 0)
 
     def _one_step(self) -> None:
         """Lines 4 and 5 of Algorithm 1: draw a batch, descend the augmented Lagrangian; then the duals, if they move now."""
@@ -122,10 +130,11 @@ class Training:
         self.epoch_seconds += time.perf_counter() - began
 
     def _draw(self) -> Batch:
+        device = self.objective.classifier.device
         raw, labels = self.labelled.gather(self.labelled_order.take(self.schedule.batch))
         assert labels is not None  # noqa: S101 - labelled
-        wild = None if self.wild_sampler is None else self.wild_sampler.draw(self.schedule.batch)
-        return Batch(raw, labels.to(self.objective.classifier.device), wild)
+        wild = None if self.wild_sampler is None else self.wild_sampler.draw(self.schedule.batch).to(device)
+        return Batch(raw.to(device), labels.to(device), wild)
 
     def _end_epoch(self) -> None:
         """Lines 7 to 13 of Algorithm 1: duals (if they move now), then penalties; then look, note, and keep the best."""
@@ -157,16 +166,19 @@ class Training:
             **self.lagrangian.watch(),
             **self.objective.watch(),
         }
+        self.kept = len(self.history)
         if self.monitor is not None:
-            row |= self.monitor(self.objective)
+            seen = self.monitor(self.objective)
+            row |= seen.row
+            if self.keep == "best" and seen.accepted is not None:
+                self.selection.see(seen.accepted, seen.correct)
+                self.kept = self.selection.kept
         self.history.append(row)
-        last = len(self.history) - 1
-        self.kept = last if self.monitor is None or self.keep == "last" else self.monitor.best(self.history)
-        if self.keep == "best" and self.kept == last:
+        if self.keep == "best" and self.kept == len(self.history) - 1:
             self.kept_weights = {name: value.detach().clone() for name, value in self.objective.state_dict().items()}
         if self.run is not None:
             self.run.add(row)
-        if last > 0:
+        if len(self.history) > 1:
             logger.info("%s", row_line(row, epochs=-(-self.total // self.per_epoch)))
         if self.on_epoch is not None:
             self.on_epoch(dict(row))
@@ -190,7 +202,7 @@ class Training:
 
     def _check_weights(self) -> None:
         """A step from a finite loss can still end in weights that are not: these must not be saved or judged."""
-        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.objective.parameters()):
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in self.objective.state_dict().values()):
             raise TrainingError(self._not_finite("the weights became infinite or NaN"))
 
     def _not_finite(self, what: str) -> str:
@@ -214,6 +226,12 @@ class Training:
             "epoch": [self.epoch_constraints.count, self.epoch_constraints.sums, self.loss_sum, self.epoch_seconds],
             "history": self.history,
             "kept": self.kept,
+            "selection": {
+                "seen": self.selection.seen,
+                "kept": self.selection.kept,
+                "start_correct": _tensor(self.selection.start_correct),
+                "least_accepted": _tensor(self.selection.least_accepted),
+            },
             "kept_weights": self.kept_weights,
             "generator": torch.get_rng_state(),
             "cuda_generator": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
@@ -232,17 +250,27 @@ class Training:
         self.epoch_constraints.count, sums, self.loss_sum, self.epoch_seconds = state["epoch"]
         self.epoch_constraints.sums = {name: value.to(device) for name, value in sums.items()}
         self.history, self.kept, self.kept_weights = state["history"], state["kept"], state["kept_weights"]
+        chosen = state["selection"]
+        self.selection = Selection(seen=chosen["seen"], kept=chosen["kept"])
+        if chosen["start_correct"] is not None:
+            self.selection.start_correct = chosen["start_correct"].numpy()
+            self.selection.least_accepted = chosen["least_accepted"].numpy()
         torch.set_rng_state(state["generator"])
         if device.type == "cuda":
             torch.cuda.set_rng_state(state["cuda_generator"], device)
 
 
+def _tensor(mask: Mask | None) -> Tensor | None:
+    return None if mask is None else torch.from_numpy(mask)
+
+
 def _sgd(objective: Objective, schedule: Schedule) -> torch.optim.Optimizer:
     """SGD with Nesterov momentum; weight decay on all parameters but those that the objective excepts."""
     excepted = {id(parameter) for parameter in objective.without_decay()}
+    trained = [parameter for parameter in objective.parameters() if parameter.requires_grad]
     groups: list[dict[str, Any]] = [
-        {"params": _trained(objective, lambda parameter: id(parameter) not in excepted)},
-        {"params": _trained(objective, lambda parameter: id(parameter) in excepted), "weight_decay": 0.0},
+        {"params": [parameter for parameter in trained if id(parameter) not in excepted]},
+        {"params": [parameter for parameter in trained if id(parameter) in excepted], "weight_decay": 0.0},
     ]
     return torch.optim.SGD(
         [group for group in groups if group["params"]],
@@ -251,8 +279,3 @@ def _sgd(objective: Objective, schedule: Schedule) -> torch.optim.Optimizer:
         nesterov=True,
         weight_decay=schedule.weight_decay,
     )
-
-
-def _trained(objective: Objective, chosen: Callable[[Tensor], bool]) -> list[Tensor]:
-    parameters: Iterable[Tensor] = objective.parameters()
-    return [parameter for parameter in parameters if parameter.requires_grad and chosen(parameter)]

@@ -40,22 +40,21 @@ class _Handler(logging.Handler):
 def shown(*, verbose: bool) -> Iterator[None]:
     """Make wildood's messages visible (or, with verbose=False, silent) for the length of a block.
 
-    An application that has set up logging of its own keeps it: its handlers get the messages, and no others are added.
+    An application whose logging takes INFO messages keeps it that way: its handlers get them, and no others are added.
     """
-    disabled, level = logger.disabled, logger.level
+    before = logger.disabled, logger.level, logger.propagate
     handler = _Handler()
-    ours = verbose and not logger.hasHandlers()
-    logger.disabled = disabled or not verbose
-    if ours:
+    logger.disabled = logger.disabled or not verbose
+    if verbose and not (logger.hasHandlers() and logger.isEnabledFor(logging.INFO)):
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
+        logger.propagate = False  # or the application's handlers would print the lines once more
     try:
         yield
     finally:
-        logger.disabled = disabled
-        if ours:
-            logger.removeHandler(handler)
-            logger.setLevel(level)
+        logger.removeHandler(handler)
+        logger.disabled, level, logger.propagate = before
+        logger.setLevel(level)
 
 
 @contextmanager

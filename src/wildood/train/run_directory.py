@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from wildood.data.files import DamagedFileError, dump_state, load_state, write_atomically
+from wildood.data.files import DamagedFileError, digest, dump_state, load_state, write_atomically
 from wildood.errors import CheckpointError
 from wildood.train.history import Row, append_row, rewrite_rows
 
@@ -26,6 +26,9 @@ class RunDirectory:
         self.history_path = path / "history.jsonl"
         self.checkpoint_path = path / "checkpoint.safetensors"
         expected = json.loads(json.dumps({"format": FORMAT, **identity}))
+        self.identity = digest(json.dumps(expected, sort_keys=True).encode())
+        for draft in path.glob(".*.part"):  # what a kill left of a write
+            draft.unlink()
         record = path / "run.json"
         if record.exists():
             self._same_run(record, expected)
@@ -54,16 +57,19 @@ class RunDirectory:
         if not self.checkpoint_path.exists():
             return None
         try:
-            state: dict[str, Any] = load_state(self.checkpoint_path.read_bytes())
+            saved: dict[str, Any] = load_state(self.checkpoint_path.read_bytes())
         except DamagedFileError as error:
             raise CheckpointError(
                 f"{self.checkpoint_path} is damaged ({error}): remove it to start the run again, or use another run_dir"
             ) from error
+        if saved.get("run") != self.identity:
+            raise CheckpointError(f"{self.checkpoint_path} belongs to another run: remove it, or use another run_dir")
+        state: dict[str, Any] = saved["state"]
         return state
 
     def save(self, state: dict[str, Any]) -> None:
         """Replace the checkpoint."""
-        write_atomically(self.checkpoint_path, dump_state(state))
+        write_atomically(self.checkpoint_path, dump_state({"run": self.identity, "state": state}))
 
     def add(self, row: Row) -> None:
         """Append a row of the history."""

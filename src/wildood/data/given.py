@@ -1,0 +1,149 @@
+"""What a user gives as data, checked once and made into sources; each refusal says what to write instead."""
+
+from collections.abc import Sized
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from wildood.data.sources import ArraySource, DatasetSource, Part, Source, blocks
+from wildood.errors import InputError
+
+_READ_TOGETHER = 256  # how many examples of a dataset are read at once to look at their labels
+
+
+def check_labels(source: Source, name: str, classes: int) -> None:
+    """Refuse a labelled source with a label that the model has no class for.
+
+    >>> check_labels(ArraySource(np.zeros((2, 1)), np.array([0, 3])), "holdout", classes=3)
+    Traceback (most recent call last):
+    wildood.errors.InputError: holdout: a label is 3, but the model has 3 classes: labels count from 0 to 2
+    """
+    labels = source.labels if isinstance(source, ArraySource) else None
+    if labels is None:
+        blocks = torch.split(torch.arange(len(source)), _READ_TOGETHER)
+        labels = torch.cat([block for _, block in map(source.gather, blocks) if block is not None])
+    lowest, highest = int(labels.min()), int(labels.max())
+    if lowest < 0 or highest >= classes:
+        wrong = lowest if lowest < 0 else highest
+        raise InputError(
+            f"{name}: a label is {wrong}, but the model has {classes} classes: labels count from 0 to {classes - 1}"
+        )
+
+
+def labelled_source(data: Any, name: str) -> Source:
+    """`(x, y)` or a dataset of pairs, as a checked source.
+
+    >>> len(labelled_source((np.zeros((4, 2)), np.array([0, 1, 0, 1])), "labelled"))
+    4
+    >>> labelled_source((np.zeros((4, 2)), np.array([0.0, 1.0, 0.0, 1.0])), "labelled")
+    Traceback (most recent call last):
+    wildood.errors.InputError: labelled: labels have dtype float64 and shape (4,): give one integer class for each example
+    """
+    if isinstance(data, TensorDataset):
+        data = data.tensors
+    if isinstance(data, np.ndarray | Tensor):
+        raise InputError(f"{name} is an array alone: give its labels, too, as in {name}=(x, y)")
+    if isinstance(data, tuple | list) and len(data) == 2:
+        examples, labels = _array(data[0], f"{name} x"), _array(data[1], f"{name} y")
+        if labels.ndim != 1 or not _is_integer(labels):
+            raise InputError(
+                f"{name}: labels have dtype {str(labels.dtype).removeprefix('torch.')} and shape {tuple(labels.shape)}: "
+                "give one integer class for each example"
+            )
+        if len(examples) != len(labels):
+            raise InputError(
+                f"{name}: {len(examples)} examples but {len(labels)} labels: give as many of one as of the other"
+            )
+        if len(labels) and int(labels.min()) < 0:
+            raise InputError(
+                f"{name}: a label is {int(labels.min())}: classes count from 0, and unlabelled examples belong in wild"
+            )
+        return ArraySource(_checked(examples, name), labels)
+    if isinstance(data, tuple | list):
+        raise InputError(f"{name} is a {type(data).__name__} of {len(data)}: give (x, y)")
+    return _dataset(data, name, labelled=True, instead=f"{name}=(x, y)")
+
+
+def unlabelled_source(data: Any, name: str) -> Source:
+    """`x` or a dataset (labels in it are not looked at), as a checked source.
+
+    >>> len(unlabelled_source(np.zeros((4, 2)), "wild"))
+    4
+    """
+    if isinstance(data, ArraySource | DatasetSource | Part):
+        return data
+    if isinstance(data, TensorDataset):
+        data = data.tensors[0]
+    if isinstance(data, tuple | list):
+        raise InputError(f"{name} is a {type(data).__name__} of {len(data)}: give x alone, as one array, without labels")
+    if isinstance(data, np.ndarray | Tensor):
+        return ArraySource(_checked(_array(data, name), name))
+    return _dataset(data, name, labelled=False, instead=f"{name}=x")
+
+
+def _dataset(data: Any, name: str, *, labelled: bool, instead: str) -> DatasetSource:
+    """A map-style dataset; anything else is refused with the line to write instead."""
+    if isinstance(data, DataLoader):
+        raise InputError(f"{name} is a DataLoader: wildood makes its own batches, write {name}=loader.dataset instead")
+    if isinstance(data, dict):
+        keys = [repr(key) for key in data][: 2 if labelled else 1]
+        picked = ", ".join(f"data[{key}]" for key in keys)
+        raise InputError(f"{name} is a dict: write {name}={f'({picked})' if labelled else picked} instead")
+    if isinstance(data, str | bytes | IterableDataset) or not (
+        isinstance(data, Dataset | Sized) and hasattr(data, "__getitem__")
+    ):
+        raise InputError(f"{name} is a {type(data).__name__}: give {instead} with arrays or tensors, or a map-style Dataset")
+    if not isinstance(data, Sized) or len(data) == 0:
+        raise InputError(f"{name} is empty: give at least one example")
+    return DatasetSource(data, labelled, name)
+
+
+def _array(data: Any, name: str) -> Tensor | np.ndarray[Any, Any]:
+    if isinstance(data, Tensor | np.ndarray):
+        return data
+    raise InputError(
+        f"{name} is a {type(data).__name__}: give a numpy array or a torch tensor, such as np.asarray({name[-1]})"
+    )
+
+
+def _checked(examples: Tensor | np.ndarray[Any, Any], name: str) -> Tensor | np.ndarray[Any, Any]:
+    """Refuse what cannot be trained on: no examples, no axis beside the examples', objects, NaN or infinity."""
+    if examples.ndim < 2 or len(examples) == 0:
+        hint = f" (add the batch axis to a single example: {name}[None])" if examples.ndim == 1 and len(examples) else ""
+        raise InputError(f"{name} has shape {tuple(examples.shape)}: give at least one example, along the first axis{hint}")
+    if not _is_readable(examples):
+        raise InputError(f"{name} has dtype {examples.dtype}: give float32 numbers or uint8 images")
+    if _is_integer(examples):
+        return examples
+    for start, block in blocks(examples):
+        finite = block.isfinite().flatten(1).all(1) if isinstance(block, Tensor) else np.isfinite(block).all(_axes(block))
+        if not bool(finite.all()):
+            bad = start + int((~torch.as_tensor(finite)).nonzero()[0])
+            raise InputError(f"{name}: example {bad} holds NaN or infinity: repair or drop such examples")
+    return examples
+
+
+def _is_readable(examples: Tensor | np.ndarray[Any, Any]) -> bool:
+    """Real numbers of a kind that torch has."""
+    if isinstance(examples, Tensor):
+        return not (examples.is_complex() or examples.dtype == torch.bool)
+    if examples.dtype.kind not in "fiu":
+        return False
+    try:
+        torch.from_numpy(np.empty(0, examples.dtype))
+    except TypeError:
+        return False
+    return True
+
+
+def _axes(block: np.ndarray[Any, Any]) -> tuple[int, ...]:
+    return tuple(range(1, block.ndim))
+
+
+def _is_integer(array: Tensor | np.ndarray[Any, Any]) -> bool:
+    if isinstance(array, np.ndarray):
+        return array.dtype.kind in "iu"
+    return not (array.is_floating_point() or array.is_complex() or array.dtype == torch.bool)
