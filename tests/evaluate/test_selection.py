@@ -22,12 +22,12 @@ def test_a_clearly_smaller_acceptance_wins_over_a_later_epoch():
 
 
 def test_among_epochs_that_cannot_be_told_apart_the_longest_trained_is_kept():
-    # 0.851 against 0.850, but on 200 examples the verdict changed: the error is sqrt(201) / 1000 = 0.014
-    assert kept((share(0.95), ALL), (share(0.850), ALL), (share(0.851, offset=100), ALL)) == 2
+    # 0.86 against 0.85, but on 200 examples the verdict changed: twice the error is 2 sqrt(200) / 1000 = 0.028
+    assert kept((share(0.95), ALL), (share(0.850), ALL), (share(0.86, offset=100), ALL)) == 2
 
 
 def test_a_small_difference_counts_when_few_verdicts_changed():
-    # twenty examples more are accepted and nothing else has changed: the error is sqrt(20) / 1000 = 0.0045
+    # twenty examples more are accepted and nothing else has changed: twice the error is 2 sqrt(20) / 1000 = 0.009
     assert kept((share(0.95), ALL), (share(0.85), ALL), (share(0.87), ALL)) == 1
 
 
@@ -55,4 +55,4 @@ def test_noise_alone_does_not_stop_the_training_early():
     """Epochs of equal quality, each with verdicts of its own: the last is kept about as often as the error allows."""
     rng = np.random.default_rng(0)
     last = [kept(*[(rng.random(200) < 0.86, np.ones(200, dtype=bool)) for _ in range(5)]) == 4 for _ in range(400)]
-    assert np.mean(last) > 0.6
+    assert np.mean(last) > 0.8

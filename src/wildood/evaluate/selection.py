@@ -16,8 +16,8 @@ class Selection:
     Wild acceptance at an epoch's own ID threshold is (1 - pi) TPR + pi FPR: at equal TPR less is better, whatever pi is.
     Only epochs whose accuracy is within `accuracy_loss` of the first one's (the start's) are considered. All epochs are
     judged on the same examples, so a difference of two shares has the paired standard error sqrt(verdicts that changed) / n.
-    A difference within it is luck: accuracy is given that much grace, and of the epochs that are not separated from the best
-    the longest trained one is kept.
+    Accuracy is given that much grace. The least of many acceptances is least partly by luck: an epoch is separated from it
+    by two standard errors only, and of those that are not separated the longest trained one is kept.
 
     >>> wild, right = np.arange(100), np.ones(100, dtype=bool)
     >>> selection = Selection()
@@ -46,7 +46,7 @@ class Selection:
         more, error = _paired_difference(accepted, self.least_accepted)
         if more <= 0:
             self.least_accepted = accepted
-        if more <= error:
+        if more <= 2 * error:
             self.kept = number
 
 
