@@ -85,35 +85,21 @@ def fit(
     schedule = method.schedule() if schedule is None else schedule
     if not isinstance(schedule, Schedule):
         raise InputError(f"schedule is {schedule!r}: give a Schedule, such as Schedule(steps=200)")
+    if keep not in {"best", "last"}:
+        raise InputError(f"keep is {keep!r}: give 'best' or 'last'")
     alpha = check_alpha(method.alpha if alpha is None else alpha)
     seed = _whole_number(seed, "seed")
     _check_spec(input)
-    if keep not in {"best", "last"}:
-        raise InputError(f"keep is {keep!r}: give 'best' or 'last'")
     # Whatever the model draws from torch's global generator, the user finds it as it was.
     with shown(verbose=verbose), torch.random.fork_rng():
         data = prepare(labelled, wild, holdout, schedule, alpha, input, keep, seed)
         classifier, classes = _classifier(model, data.labelled, input, features, uses_features=method.uses_features)
         if not any(parameter.requires_grad for parameter in classifier.parameters()):
             raise InputError("no parameter of the model requires a gradient: nothing can be trained, unfreeze some of it")
-        record = {
-            "method": {"name": type(method).__name__, **asdict(method)},  # type: ignore[call-overload]
-            "schedule": asdict(schedule),
-            "alpha": alpha,
-            "seed": seed,
-            "keep": keep,
-            "input": None if input is None else input.to_dict(),
-            "data": data.fingerprints,
-            "model": _model_fingerprint(classifier.model),
-            "features": None if classifier.tap is None else vars(classifier.tap),
-        }
-        check_labels(data.labelled, "labelled", classes)
-        for part in (data.selection, data.threshold):
-            check_labels(part, "holdout", classes)
+        for name, part in (("labelled", data.labelled), ("holdout", data.selection), ("holdout", data.threshold)):
+            check_labels(part, name, classes)
         start = start_of(classifier, data.labelled, seed)
-        # After everything is checked: a call that is refused must leave no run behind.
-        record = json.loads(json.dumps(record))
-        run = None if run_dir is None else RunDirectory(Path(run_dir), record)
+        record = _record(method, schedule, classifier, data.fingerprints, alpha=alpha, seed=seed, keep=keep)
         training = Training(
             objective=method.objective(classifier, start),
             labelled=data.labelled,
@@ -122,19 +108,15 @@ def fit(
             seed=seed,
             monitor=Monitor(data.selection, data.wild_aside, alpha),
             keep=keep,
-            run=run,
+            # After everything is checked: a call that is refused must leave no run behind.
+            run=None if run_dir is None else RunDirectory(Path(run_dir), record),
             on_epoch=on_epoch,
         )
         history = training.train()
-        detector = Detector(
-            classifier.eval(),
-            training.objective.score.eval(),
-            data.example,
-            history=history,
-            record=record | {"kept_epoch": training.kept, "versions": _versions()},
-        )
+        record |= {"kept_epoch": training.kept, "versions": _versions()}
         if keep == "best" and holdout is not None:
-            detector.record["chosen_by"] = _fingerprint_of_examples(holdout)
+            record["chosen_by"] = unlabelled_source(examples_of(holdout), "holdout").fingerprint()
+        detector = Detector(classifier.eval(), training.objective.score.eval(), data.example, history=history, record=record)
         detector.calibrate_on(data.threshold, alpha, unseen=holdout is not None)
         _report(detector, training)
     return detector
@@ -219,9 +201,22 @@ def _model_fingerprint(model: nn.Module) -> str:
     return content.hexdigest()
 
 
-def _fingerprint_of_examples(holdout: Any) -> str:
-    """Of the inputs alone: `calibrate` is not given labels."""
-    return unlabelled_source(examples_of(holdout), "holdout").fingerprint()
+def _record(
+    method: Method, schedule: Schedule, classifier: Classifier, data: dict[str, str], **settings: Any
+) -> dict[str, Any]:
+    """What makes this run this run, as JSON would give it back."""
+    spec, tap = classifier.spec, classifier.tap
+    record = {
+        "method": {"name": type(method).__name__, **asdict(method)},  # type: ignore[call-overload]
+        "schedule": asdict(schedule),
+        **settings,
+        "input": None if spec is None else spec.to_dict(),
+        "data": data,
+        "model": _model_fingerprint(classifier.model),
+        "features": None if tap is None else asdict(tap),
+    }
+    restored: dict[str, Any] = json.loads(json.dumps(record))
+    return restored
 
 
 def _versions() -> dict[str, str]:
