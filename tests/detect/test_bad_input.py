@@ -333,17 +333,39 @@ def test_keep_is_best_or_last(call, keep):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "steps=None and epochs=None: give exactly one of them"),
-        ({"steps": 5, "epochs": 5}, "give exactly one"),
-        ({"steps": 0}, "steps is 0: it must be positive"),
+        ({"steps": 5, "epochs": 5}, "steps=5 and epochs=5: give one of them"),
+        ({"steps": 0}, "steps is 0: give a positive whole number"),
         ({"steps": 5, "batch": 1}, "at least 2 examples"),
-        ({"steps": 5, "lr": -1.0}, "lr is -1.0: it must be positive"),
-        ({"steps": 5, "duals": "never"}, "duals are 'epoch' or 'step'"),
+        ({"steps": 5, "lr": -1.0}, "lr is -1.0: give a positive number"),
+        ({"steps": 5, "duals": "never"}, "duals are 'never': give 'epoch' or 'step'"),
     ],
 )
 def test_schedule_that_makes_no_sense_is_refused(settings, message):
     with pytest.raises(InputError, match=message):
         wildood.Schedule(**settings)
+
+
+def test_a_schedule_without_a_length_has_200_steps():
+    assert wildood.Schedule(lr=0.001).steps == 200
+
+
+def test_a_holdout_that_was_trained_on_is_refused(call, toy):
+    x, y = toy.labelled
+    refuses(call, "160 of the 160 holdout examples are in labelled, too", holdout=(x, y))
+    mixed = np.concatenate([toy.holdout[0], x[:5]]), np.concatenate([toy.holdout[1], y[:5]])
+    refuses(call, "5 of the 125 holdout examples are in labelled, too", holdout=mixed)
+
+
+@pytest.mark.parametrize("last", [nn.Softmax(1), nn.LogSoftmax(1)])
+def test_a_model_that_returns_probabilities_is_refused(call, trained, last):
+    refuses(call, "return logits, without the softmax at its end", model=nn.Sequential(trained(), last))
+
+
+def test_float_images_that_were_not_scaled_are_refused():
+    with pytest.raises(InputError, match="float images reach 255: give uint8 from 0 to 255, or floats from 0 to 1"):
+        wildood.InputSpec()(torch.full((1, 4, 4, 1), 255.0))
+    with pytest.raises(InputError, match="divide mean and std by 255"):
+        wildood.InputSpec(mean=(125.0,), std=(58.0,))
 
 
 def test_refused_call_leaves_the_run_directory_to_the_corrected_one(call, toy, tmp_path):

@@ -177,11 +177,20 @@ def test_the_holdout_that_chose_the_epoch_can_promise_nothing_more(woods, toy):
     assert woods.calibrate(toy.holdout, 0.1, unseen=False).promise.unseen is False
 
 
+def test_another_alpha_needs_no_new_holdout(woods, toy, tmp_path):
+    woods.calibrate(toy.test, 0.05)
+    expected = conformal_threshold(woods.score(toy.test[0]), 0.2)
+    assert woods.calibrate(alpha=0.2).threshold == expected
+    assert (woods.promise.alpha, woods.promise.examples, woods.promise.unseen) == (0.2, 300, True)
+    again = wildood.load(woods.save(tmp_path))
+    assert again.calibrate(alpha=0.05).threshold == conformal_threshold(woods.score(toy.test[0]), 0.05)
+
+
 def test_calibrating_on_data_the_model_has_seen_promises_nothing(woods, toy):
     woods.calibrate(toy.labelled, 0.05, unseen=False)
     assert woods.promise.unseen is False
     assert str(woods.promise).startswith("no promise:")
-    assert "holdout=" in str(woods.promise)
+    assert "give a holdout that it has not seen" in str(woods.promise)
 
 
 def test_the_promise_is_in_words(woods, toy):

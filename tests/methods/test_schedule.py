@@ -25,7 +25,12 @@ def test_learning_rate_halves_at_the_milestones():
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
+        {"steps": 1.5},
+        {"steps": True},
+        {"steps": "15"},
+        {"steps": 1, "lr": "1e-3"},
+        {"steps": 30, "milestones": (10, 20)},
+        {"steps": 30, "milestones": 0.5},
         {"steps": 1, "epochs": 1},
         {"steps": 0},
         {"epochs": -1},

@@ -37,7 +37,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         draft.unlink(missing_ok=True)
 
 
-def digest(content: bytes) -> str:
+def digest(content: bytes | memoryview) -> str:
     """A checksum that changes with any byte; it tells accidents, not forgery.
 
     >>> len(digest(b"x"))

@@ -78,7 +78,9 @@ def unlabelled_source(data: Any, name: str) -> Source:
     if isinstance(data, TensorDataset):
         data = data.tensors[0]
     if isinstance(data, tuple | list):
-        raise InputError(f"{name} is a {type(data).__name__} of {len(data)}: give x alone, as one array, without labels")
+        pair = isinstance(data, tuple) and len(data) == 2
+        instead = "give x alone, as one array, without labels" if pair else "give x alone, as one array: np.stack makes one"
+        raise InputError(f"{name} is a {type(data).__name__} of {len(data)}: {instead}")
     if isinstance(data, np.ndarray | Tensor):
         return ArraySource(_checked(_array(data, name), name))
     return _dataset(data, name, labelled=False, instead=f"{name}=x")

@@ -44,6 +44,8 @@ class InputSpec:
             raise InputError(f"mean has {len(self.mean)} and std {len(self.std)} values: give both one for each channel")
         if min(self.std) <= 0:
             raise InputError(f"std is {self.std}: every value must be positive")
+        if max(self.mean) > 1:
+            raise InputError(f"mean is {self.mean}: it is for values from 0 to 1, divide mean and std by 255")
         if self.size is not None:
             height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
             object.__setattr__(self, "size", (int(height), int(width)))
@@ -62,9 +64,12 @@ class InputSpec:
     def check(self, raw: Tensor) -> None:
         """Refuse a batch that this spec cannot read."""
         if raw.ndim != 4:
-            raise InputError(f"an input spec is for images, but a batch has shape {tuple(raw.shape)}: leave input= out")
+            axis = "add the channel axis to grey images, x[..., None]" if raw.ndim == 3 else "leave input= out"
+            raise InputError(f"an input spec is for images, but a batch has shape {tuple(raw.shape)}: {axis}")
         if raw.dtype != torch.uint8 and not raw.is_floating_point():
             raise InputError(f"images have dtype {raw.dtype}: give uint8 from 0 to 255, or floats that are scaled already")
+        if raw.dtype != torch.uint8 and raw.numel() and float(raw.max()) > 2:
+            raise InputError(f"float images reach {float(raw.max()):g}: give uint8 from 0 to 255, or floats from 0 to 1")
         channels = raw.shape[3 if self.layout == "NHWC" else 1]
         if len(self.mean) not in {1, channels}:
             raise InputError(

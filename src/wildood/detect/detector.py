@@ -11,7 +11,7 @@ import torch
 from wildood.data.given import unlabelled_source
 from wildood.data.sources import Source
 from wildood.errors import InputError
-from wildood.evaluate.thresholds import conformal_threshold
+from wildood.evaluate.thresholds import check_alpha, conformal_threshold
 from wildood.models.outputs import Classifier, each_output
 from wildood.scores.score import Score
 from wildood.train.history import Row
@@ -43,9 +43,8 @@ class Promise:
                 f"false-alarm rate <= {rate} on ID data like the {self.examples} holdout examples (on average over holdouts)"
             )
         return (
-            f"no promise: the threshold aims at a false-alarm rate of {rate} on {self.examples} labelled examples that were "
-            "set aside, but if the starting classifier was trained on them, fresh data is rejected more often: give "
-            "holdout= to get a promise"
+            f"no promise: the threshold aims at a false-alarm rate of {rate} on {self.examples} examples, but if the model "
+            "was trained on them, fresh data is rejected more often: give a holdout that it has not seen"
         )
 
 
@@ -71,8 +70,9 @@ class Example:
         """Refuse a source whose examples are not like this one; images that an input spec resizes may have another size."""
         found = Example.of(source)
         if len(found.shape) != len(self.shape) or (found.shape != self.shape and not resized):
-            one = " (add the batch axis to a single example: x[None])" if found.shape == self.shape[1:] else ""
-            raise InputError(f"{name}: an example has shape {found.shape}, expected {self.shape}{one}")
+            hint = " (add the batch axis to a single example: x[None])" if found.shape == self.shape[1:] else ""
+            hint = " (another layout?)" if sorted(found.shape) == sorted(self.shape) else hint
+            raise InputError(f"{name}: an example has shape {found.shape}, expected {self.shape}{hint}")
         if found.kind != self.kind:
             raise InputError(f"{name} holds {found.kind} values, expected {self.kind}: give the same type everywhere")
         return source
@@ -89,6 +89,7 @@ class Detector:
         example: what one raw example is like.
         threshold: reject above it.
         promise: what the threshold promises.
+        holdout_scores: what the threshold was computed from.
         history: one row for each epoch of the training that made it.
         record: how it was made: method, schedule, seed, versions.
 
@@ -110,6 +111,7 @@ class Detector:
         *,
         threshold: float = float("nan"),
         promise: Promise | None = None,
+        holdout_scores: npt.NDArray[np.float32] | None = None,
         history: list[Row] | None = None,
         record: dict[str, Any] | None = None,
     ) -> None:
@@ -118,6 +120,7 @@ class Detector:
         self.example = example
         self.threshold = threshold
         self.promise = promise
+        self.holdout_scores = holdout_scores
         self.history = history or []
         self.record = record or {}
 
@@ -145,27 +148,36 @@ class Detector:
         """The classifier's softmax probabilities, (examples, classes), even where an example would be rejected."""
         return each_output(self.classifier, self._source(x), lambda outputs: outputs.logits.softmax(1)).numpy()
 
-    def calibrate(self, holdout: Any, alpha: float, *, unseen: bool = True) -> "Detector":
+    def calibrate(self, holdout: Any = None, alpha: float = 0.05, *, unseen: bool = True) -> "Detector":
         """Set the threshold anew for a false-alarm rate of at most alpha; returns the detector itself.
 
         Args:
-            holdout: ID examples `(x, y)`, or `x` alone: labels are not used.
+            holdout: ID examples `(x, y)`, or `x` alone: labels are not used. None for the ones the threshold rests on now.
             alpha: the false-alarm rate.
             unseen: whether these examples were in no training, the starting classifier's included, and have chosen nothing.
                 The promise rests on it; the holdout of a `fit` that kept its best epoch has chosen that epoch.
         """
+        check_alpha(alpha)
+        if holdout is None:
+            if self.holdout_scores is None or self.promise is None:
+                raise InputError("this detector has no holdout scores: give holdout=(x, y)")
+            return self._calibrate(self.holdout_scores, alpha, unseen=self.promise.unseen)
         source = self._source(examples_of(holdout))
         if unseen and self.record.get("chosen_by") == source.fingerprint():
             raise InputError(
-                "half of this holdout chose the epoch, so it can promise nothing more: give other examples, or pass "
-                "unseen=False, or fit again with another alpha"
+                "half of this holdout chose the epoch, so it promises nothing as a whole: calibrate(alpha=...) uses the "
+                "other half; or give other examples"
             )
         return self.calibrate_on(source, alpha, unseen=unseen)
 
     def calibrate_on(self, source: Source, alpha: float, *, unseen: bool) -> "Detector":
         """`calibrate` for a source that is checked already."""
-        self.threshold = conformal_threshold(each_output(self.classifier, source, self.scorer).numpy(), alpha)
-        self.promise = Promise(alpha, len(source), unseen)
+        return self._calibrate(each_output(self.classifier, source, self.scorer).numpy(), alpha, unseen=unseen)
+
+    def _calibrate(self, scores: npt.NDArray[np.float32], alpha: float, *, unseen: bool) -> "Detector":
+        self.threshold = conformal_threshold(scores, alpha)
+        self.promise = Promise(alpha, len(scores), unseen)
+        self.holdout_scores = scores
         return self
 
     def save(self, directory: str | Path) -> Path:

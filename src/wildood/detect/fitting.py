@@ -81,7 +81,7 @@ def fit(
     """
     method = Woods() if method is None else method
     if isinstance(method, type) or not hasattr(method, "objective"):
-        raise InputError(f"method is {method!r}: give a method such as Woods()")
+        raise InputError(f"method is {method if isinstance(method, type) else type(method)}: give one such as Woods()")
     schedule = method.schedule() if schedule is None else schedule
     if not isinstance(schedule, Schedule):
         raise InputError(f"schedule is {schedule!r}: give a Schedule, such as Schedule(steps=200)")
@@ -94,11 +94,18 @@ def fit(
     with shown(verbose=verbose), torch.random.fork_rng():
         data = prepare(labelled, wild, holdout, schedule, alpha, input, keep, seed)
         classifier, classes = _classifier(model, data.labelled, input, features, uses_features=method.uses_features)
+        if not all(parameter.is_leaf for parameter in classifier.parameters()):
+            raise InputError("the model's copy cannot be trained (a traced model?): give the model it was made from")
         if not any(parameter.requires_grad for parameter in classifier.parameters()):
             raise InputError("no parameter of the model requires a gradient: nothing can be trained, unfreeze some of it")
         for name, part in (("labelled", data.labelled), ("holdout", data.selection), ("holdout", data.threshold)):
             check_labels(part, name, classes)
         start = start_of(classifier, data.labelled, seed)
+        if start.accuracy < 0.5:
+            logger.warning(
+                "the model is right on %.0f %% of labelled only: check the labels and input=; start from a trained model",
+                100 * start.accuracy,
+            )
         record = _record(method, schedule, classifier, data.fingerprints, alpha=alpha, seed=seed, keep=keep)
         training = Training(
             objective=method.objective(classifier, start),
@@ -147,7 +154,7 @@ def posthoc(
     50
     """
     if not isinstance(score, Score):
-        raise InputError(f"score is {score!r}: give a score such as EnergyScore()")
+        raise InputError(f"score is a {type(score).__name__}: give a score such as EnergyScore()")
     _check_spec(input)
     if holdout is None and labelled is None:
         raise InputError("a threshold needs ID examples: give holdout=(x, y) that the model was not trained on")

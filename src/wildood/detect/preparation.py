@@ -2,10 +2,11 @@
 
 from typing import Any, NamedTuple
 
+from wildood.data.files import digest
 from wildood.data.given import labelled_source
 from wildood.data.inputs import InputSpec
 from wildood.data.sampling import generator, split
-from wildood.data.sources import Part, Source
+from wildood.data.sources import ArraySource, Part, Source, memory_of
 from wildood.data.wild import Wild, WildMixture, WildPool, as_wild
 from wildood.detect.detector import Example
 from wildood.errors import InputError
@@ -50,6 +51,7 @@ def prepare(
         known, unseen = _set_aside_labelled(known, alpha, keep, schedule.batch, seed)
     else:
         fingerprints["holdout"] = unseen.fingerprint()
+        _check_overlap(known, unseen)
     if len(known) < schedule.batch:
         raise InputError(
             f"labelled has {len(known)} examples to train on, fewer than a batch of {schedule.batch}: give more, or a "
@@ -69,6 +71,18 @@ def prepare(
                 f"{examples_needed(alpha)}: give a larger holdout{instead}"
             )
     return Data(known, kept, aside, selection, threshold, example, fingerprints)
+
+
+def _check_overlap(known: Source, unseen: Source) -> None:
+    """Refuse a holdout that is part of the labelled data; a few equal examples may be chance."""
+    if isinstance(known, ArraySource) and isinstance(unseen, ArraySource):
+        seen = {digest(memory_of(example)) for example in known.examples}
+        shared = sum(digest(memory_of(example)) in seen for example in unseen.examples)
+        if shared > 0.01 * len(unseen):
+            raise InputError(
+                f"{shared} of the {len(unseen)} holdout examples are in labelled, too: the promise needs examples that are "
+                "in no training; give others, or no holdout"
+            )
 
 
 def _set_aside_labelled(known: Source, alpha: float, keep: str, batch: int, seed: int) -> tuple[Source, Source]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from wildood.data.files import DamagedFileError, digest, dump_tensors, load_tensors, write_atomically
@@ -34,7 +35,10 @@ def save_detector(detector: Detector, directory: Path) -> Path:
     if directory.exists() and not directory.is_dir():
         raise DetectorFileError(f"{directory} is a file: give a directory to save to")
     parts = {"model": detector.classifier.model.state_dict(), "score": detector.scorer.state_dict()}
-    weights = dump_tensors({f"{part}.{name}": tensor for part, state in parts.items() for name, tensor in state.items()})
+    tensors = {f"{part}.{name}": tensor for part, state in parts.items() for name, tensor in state.items()}
+    if detector.holdout_scores is not None:
+        tensors["holdout_scores"] = torch.from_numpy(detector.holdout_scores)
+    weights = dump_tensors(tensors)
     tap = detector.classifier.tap
     content = {
         "format": FORMAT,
@@ -109,6 +113,7 @@ def _build(
         Example(tuple(content["example"]["shape"]), content["example"]["kind"]),
         threshold=float.fromhex(content["threshold"]),
         promise=None if content["promise"] is None else Promise(**content["promise"]),
+        holdout_scores=tensors["holdout_scores"].numpy() if "holdout_scores" in tensors else None,
         history=content["history"],
         record=content["record"],
     )
@@ -124,6 +129,11 @@ def _older_weights(directory: Path) -> Path | None:
         return _weights_path(directory, _read_json(directory / "detector.json"))
     except DetectorFileError:
         return None
+
+
+def read_description(directory: Path) -> dict[str, Any]:
+    """What `detector.json` says, checked; the weights are not read."""
+    return _read_json(directory / "detector.json")
 
 
 def _read_json(path: Path) -> dict[str, Any]:

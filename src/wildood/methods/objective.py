@@ -31,12 +31,14 @@ class Start(NamedTuple):
 
     Attributes:
         cross_entropy: its mean classification loss.
+        accuracy: the share it classifies correctly.
         logsumexp: S(x) for each labelled example.
         features: how many features it has, for methods that use them; else 0.
         seed: the run's.
     """
 
     cross_entropy: float
+    accuracy: float
     logsumexp: Tensor
     features: int
     seed: int

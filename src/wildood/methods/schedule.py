@@ -11,7 +11,7 @@ class Schedule:
     """SGD with Nesterov momentum, the learning rate multiplied by `factor` at each milestone.
 
     Attributes:
-        steps: how many steps to train; or give `epochs`.
+        steps: how many steps to train; 200 if neither steps nor epochs is given.
         epochs: how many epochs to train; or give `steps`.
         batch: labelled examples in a step, and as many wild ones.
         lr: the learning rate mu_1 at the start.
@@ -42,24 +42,30 @@ class Schedule:
     epoch: Literal["labelled", "shortest"] = "labelled"
 
     def __post_init__(self) -> None:
-        if (self.steps is None) == (self.epochs is None):
-            raise InputError(f"a schedule has steps={self.steps} and epochs={self.epochs}: give exactly one of them")
-        positive = {
-            "steps": self.steps,
-            "epochs": self.epochs,
-            "batch": self.batch,
-            "lr": self.lr,
-            "factor": self.factor,
-        }
-        for name, value in positive.items():
-            if value is not None and value <= 0:
-                raise InputError(f"the schedule's {name} is {value}: it must be positive")
+        if self.steps is not None and self.epochs is not None:
+            raise InputError(f"a schedule has steps={self.steps} and epochs={self.epochs}: give one of them")
+        if self.steps is None and self.epochs is None:
+            object.__setattr__(self, "steps", 200)
+        for name in ("steps", "epochs", "batch"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
+                raise InputError(f"the schedule's {name} is {value!r}: give a positive whole number")
         if self.batch < 2:
             raise InputError("the schedule's batch is 1: give at least 2 examples, for batch normalisation")
-        if not 0 < self.momentum < 1 or self.weight_decay < 0:
-            raise InputError("the schedule's momentum must be in (0, 1) and its weight_decay at least 0")
-        if self.duals not in {"epoch", "step"} or self.epoch not in {"labelled", "shortest"}:
-            raise InputError("the schedule's duals are 'epoch' or 'step', its epoch is 'labelled' or 'shortest'")
+        for name in ("lr", "factor", "momentum", "weight_decay"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or value < 0 or (value == 0 and name != "weight_decay"):
+                raise InputError(f"the schedule's {name} is {value!r}: give a positive number")
+        if self.momentum >= 1:
+            raise InputError(f"the schedule's momentum is {self.momentum}: give a number between 0 and 1")
+        if self.duals not in {"epoch", "step"}:
+            raise InputError(f"the schedule's duals are {self.duals!r}: give 'epoch' or 'step'")
+        if self.epoch not in {"labelled", "shortest"}:
+            raise InputError(f"the schedule's epoch is {self.epoch!r}: give 'labelled' or 'shortest'")
+        if not isinstance(self.milestones, tuple | list) or not all(0 < share < 1 for share in self.milestones):
+            raise InputError(
+                f"the schedule's milestones are {self.milestones!r}: give shares of the training, such as (0.5, 0.75)"
+            )
         object.__setattr__(self, "milestones", tuple(sorted(self.milestones)))
 
     @classmethod

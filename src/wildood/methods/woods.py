@@ -6,7 +6,7 @@ subject to  1/n Σ_j L_ood(g(x_j), out)      <= alpha        false alarms on lab
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, Self
 
 import torch
@@ -62,6 +62,10 @@ class Woods:
 
     def __post_init__(self) -> None:
         name = type(self).__name__
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if value is not None and not isinstance(value, int | float):
+                raise InputError(f"{name}: {setting.name} is {value!r}: give a number")
         if not 0 < self.alpha < 1:
             raise InputError(f"{name}: alpha is {self.alpha}: give a rate strictly between 0 and 1")
         for field in ("tau", "beta1", "beta2", "mu2", "beta_max"):

@@ -75,7 +75,8 @@ def find_tap(model: nn.Module, batch: Tensor, name: str | None = None) -> Featur
     """
     if name is not None:
         if name not in dict(model.named_modules()) or not name:
-            raise InputError(f"the model has no submodule {name!r}: give one of the names in model.named_modules()")
+            some = ", ".join(repr(known) for known, _ in list(model.named_modules())[-3:] if known)
+            raise InputError(f"the model has no submodule {name!r}: give one of the names in model.named_modules(): {some}")
         tap = FeatureTap(name, side="output")
     else:
         tap = FeatureTap(_last_linear(model, batch), side="input")

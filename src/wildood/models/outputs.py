@@ -99,6 +99,11 @@ def try_classifier(model: nn.Module, raw: Tensor, spec: InputSpec | None) -> int
         )
     if not logits.isfinite().all():
         raise InputError("the model's logits are not finite on the first labelled examples: check its weights and inputs")
+    sums = logits.sum(1) if bool((logits >= 0).all()) else logits.exp().sum(1)
+    if bool(((sums - 1).abs() < 1e-4).all()):
+        raise InputError(
+            "the model returns probabilities or their logarithms: return logits, without the softmax at its end"
+        )
     return logits.shape[1]
 
 

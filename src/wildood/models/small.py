@@ -57,12 +57,13 @@ class MLP(nn.Module):
     torch.Size([2, 10])
     """
 
-    def __init__(self, inputs: int, classes: int, *, hidden: Sequence[int] = (128, 64)) -> None:
+    def __init__(self, inputs: int, classes: int, *, hidden: int | Sequence[int] = (128, 64)) -> None:
         super().__init__()
+        hidden = [hidden] if isinstance(hidden, int) else list(hidden)
         self.settings: dict[str, int | float | list[int]] = {
             "inputs": inputs,
             "classes": classes,
-            "hidden": list(hidden),
+            "hidden": hidden,
         }
         sizes = [inputs, *hidden]
         self.body = nn.Sequential(nn.Flatten())

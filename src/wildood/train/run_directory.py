@@ -35,7 +35,12 @@ class RunDirectory:
         elif self.checkpoint_path.exists():
             raise CheckpointError(f"{path} holds a checkpoint but no run.json: it is not a whole run, use another run_dir")
         else:
-            write_atomically(record, json.dumps(expected, indent=2).encode())
+            try:
+                write_atomically(record, json.dumps(expected, indent=2).encode())
+            except OSError as error:
+                raise CheckpointError(
+                    f"run_dir {path} cannot be written ({error.strerror}): give another directory"
+                ) from error
 
     def _same_run(self, record: Path, expected: dict[str, Any]) -> None:
         try:

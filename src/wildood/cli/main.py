@@ -1,0 +1,64 @@
+"""`wildood`: finds the command and turns what it raises into an exit code; imports nothing slow before it must."""
+
+import os
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+
+import wildood
+from wildood.errors import WildoodError
+
+COMMANDS = {
+    "fit": 'teach a classifier to say "unknown" from wild data',
+    "score": "score examples with a saved detector: known or unknown, and which class",
+    "show": "what a saved detector is, what it promises, how it was made",
+}
+HELP = f"""usage: wildood COMMAND [OPTIONS]
+
+Teach a deployed PyTorch classifier to say "unknown", from the unlabelled traffic it serves.
+
+commands:
+{chr(10).join(f"  {name:8}{what}" for name, what in COMMANDS.items())}
+
+options:
+  -h, --help    this text; wildood COMMAND --help for a command's options
+  --version     the version
+"""
+
+OK, MISTAKE, INTERRUPTED = 0, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command: 0 when all is done, 2 for a mistake of the user's, 130 after Ctrl-C. A bug shows its traceback.
+
+    >>> main(["--version"])
+    0.1.0
+    0
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in {"-h", "--help"}:
+        sys.stdout.write(HELP)
+        return OK if words else MISTAKE
+    if words[0] == "--version":
+        sys.stdout.write(f"{wildood.__version__}\n")
+        return OK
+    if words[0] not in COMMANDS:
+        near = get_close_matches(words[0], COMMANDS, n=1)
+        return _mistake(f"no command {words[0]!r}: " + (f"did you mean {near[0]!r}?" if near else "see wildood --help"))
+    try:
+        import_module(f"wildood.cli.{words[0]}").run(words[1:])
+    except WildoodError as error:
+        return _mistake(str(error))
+    except KeyboardInterrupt:
+        sys.stderr.write("wildood: interrupted; a fit goes on from its last checkpoint when it is called again\n")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) has had enough. Without this, Python complains once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return OK
+
+
+def _mistake(message: str) -> int:
+    sys.stderr.write(f"wildood: {message}\n")
+    return MISTAKE

@@ -1,0 +1,62 @@
+"""Models named on the command line: one that ships with wildood, or a function of the user's own."""
+
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from wildood.errors import InputError
+from wildood.models.shipped import SHIPPED
+
+NAMES = {name.lower(): cls for name, cls in SHIPPED.items()}
+
+
+def read_model(text: str, weights: Path | None = None) -> nn.Module:
+    """`resnet20`, `smallcnn:classes=7,width=32`, or `module:function`; with weights from a safetensors file.
+
+    >>> type(read_model("mlp:inputs=4,classes=3")).__name__
+    'MLP'
+    """
+    name, _, rest = text.partition(":")
+    model = _shipped(name.lower(), rest) if name.lower() in NAMES else _own(name, rest)
+    if weights is not None:
+        _load(model, weights)
+    return model
+
+
+def _shipped(name: str, settings: str) -> nn.Module:
+    try:
+        pairs = dict(pair.split("=", 1) for pair in settings.split(",")) if settings else {}
+        return NAMES[name](**{key: float(value) if "." in value else int(value) for key, value in pairs.items()})
+    except (TypeError, ValueError) as error:
+        raise InputError(f"--model {name}:{settings}: {error}; give settings as in smallcnn:classes=7,width=32") from error
+
+
+def _own(module: str, function: str) -> nn.Module:
+    if not function:
+        raise InputError(f"--model {module}: give one of {', '.join(NAMES)}, or module:function for your own")
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as `python -m` does: the user's module is where they are
+    try:
+        build = getattr(import_module(module), function)
+    except ModuleNotFoundError as error:
+        raise InputError(f"--model {module}:{function}: no module named {error.name!r} here") from error
+    except AttributeError as error:
+        raise InputError(f"--model {module}:{function}: {module} has no {function!r}") from error
+    model = build() if callable(build) and not isinstance(build, nn.Module) else build
+    if not isinstance(model, nn.Module):
+        raise InputError(f"--model {module}:{function} gave a {type(model).__name__}: it must build a torch.nn.Module")
+    return model
+
+
+def _load(model: nn.Module, weights: Path) -> None:
+    try:
+        model.load_state_dict(load_file(weights))
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"--weights {weights} cannot be read as safetensors: {error}") from error
+    except RuntimeError as error:
+        first = str(error).splitlines()[-1].strip()
+        raise InputError(f"--weights {weights} do not fit the model: {first}") from error

@@ -1,0 +1,59 @@
+"""`wildood score`: a detector and examples in, one line for each example out."""
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from wildood.cli.arrays import read_inputs
+from wildood.cli.models import read_model
+from wildood.data.files import write_atomically
+from wildood.detect.storage import load
+
+COLUMNS = ("example", "score", "decision", "class")
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """Score examples with a saved detector: one line for each, in their order.
+
+    Attributes:
+        detector: the directory that fit wrote.
+        examples: FILE.npz or FILE.npy (FILE.npz:name for one of several arrays), or - for standard input.
+        model: module:function, for a detector of a model of your own: no code is imported because a file says so.
+        format: csv with a header, or jsonl with one object in each line.
+        out: a file to write to, or - for standard output.
+    """
+
+    detector: Annotated[Path, tyro.conf.Positional]
+    examples: Annotated[str, tyro.conf.Positional]
+    model: str | None = None
+    format: Literal["csv", "jsonl"] = "csv"
+    out: str = "-"
+
+
+def run(words: Sequence[str]) -> None:
+    """Write example, score, decision (known or unknown) and the classifier's class for each example."""
+    options = tyro.cli(ScoreOptions, prog="wildood score", args=words)
+    detector = load(options.detector, model=None if options.model is None else read_model(options.model))
+    x = read_inputs(options.examples, "examples")
+    scores, classes = detector.score(x), detector.classify(x)
+    decisions = ["known" if score <= detector.threshold else "unknown" for score in scores]
+    rows = zip(range(len(scores)), (float(score) for score in scores), decisions, classes.tolist(), strict=True)
+    text = io.StringIO()
+    if options.format == "csv":
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows(rows)
+    else:
+        text.writelines(json.dumps(dict(zip(COLUMNS, row, strict=True))) + "\n" for row in rows)
+    if options.out == "-":
+        sys.stdout.write(text.getvalue())
+    else:
+        write_atomically(Path(options.out), text.getvalue().encode())

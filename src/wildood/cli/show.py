@@ -1,0 +1,68 @@
+"""`wildood show`: what a saved detector is, what it promises, how it was made."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from wildood.detect.detector import Promise
+from wildood.detect.storage import read_description
+
+
+@dataclass(frozen=True)
+class ShowOptions:
+    """What a saved detector is, what it promises, how it was made. Its weights are not read and no code is imported.
+
+    Attributes:
+        detector: the directory that fit wrote.
+        json: everything that is known, as JSON.
+    """
+
+    detector: Annotated[Path, tyro.conf.Positional]
+    json: bool = False
+
+
+def run(words: Sequence[str]) -> None:
+    """Print a few readable lines, or all of it as JSON."""
+    options = tyro.cli(ShowOptions, prog="wildood show", args=words)
+    content = read_description(options.detector)
+    sys.stdout.write(json.dumps(content, indent=2) + "\n" if options.json else describe(content))
+
+
+def describe(content: dict[str, Any]) -> str:
+    """The description as lines of text."""
+    record, example = content["record"], content["example"]
+    model = content["model"].get("name") or f"{content['model'].get('class')}, your own: name it with --model at score"
+    lines = {
+        "model": model,
+        "input": f"{example['kind']} examples of shape {tuple(example['shape'])}{_spec(content['input'])}",
+        "score": f"{content['score']['name']}, higher = more OOD",
+        "threshold": f"unknown above {float.fromhex(content['threshold']):.6g}",
+        "promise": str(Promise(**content["promise"])) if content["promise"] else "none: not calibrated",
+        **(_making(record, content["history"]) if "method" in record else {}),
+        "versions": _settings(record.get("versions", {})),
+    }
+    return "".join(f"{name:10} {text}\n" for name, text in lines.items())
+
+
+def _making(record: dict[str, Any], history: list[dict[str, float]]) -> dict[str, str]:
+    """How a fit made it."""
+    kept = record["kept_epoch"]
+    return {
+        "method": f"{record['method']['name']}: {_settings(record['method'])}",
+        "schedule": _settings(record["schedule"]),
+        "kept": f"epoch {kept} of {len(history) - 1}, accuracy {100 * history[kept]['accuracy']:.1f} % on its holdout half",
+        "seed": str(record["seed"]),
+    }
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None and name != "name")
+
+
+def _spec(spec: dict[str, Any] | None) -> str:
+    return "" if spec is None else f", {spec['layout']}, mean {tuple(spec['mean'])}, std {tuple(spec['std'])}"

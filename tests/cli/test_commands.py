@@ -1,0 +1,242 @@
+"""Every command as a user types it."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import wildood
+from wildood.cli.main import main
+from wildood.models.small import MLP
+
+OWN = """
+import torch
+
+def build():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2))    # the sum tells the classes apart
+    model[0].weight.data = torch.tensor([[-1.0, -1.0, -1.0], [1.0, 1.0, 1.0]])
+    model[0].bias.data = torch.tensor([4.5, -4.5])
+    return model
+
+def nothing():
+    return 3
+"""
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def wildood_says(place, *words, stdin=None):
+    command = [sys.executable, "-m", "wildood", *map(str, words)]
+    return subprocess.run(command, cwd=place, env=ENVIRONMENT, input=stdin, capture_output=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli")
+    rng = np.random.default_rng(0)
+
+    def known(count):
+        y = rng.integers(0, 2, count)
+        return (rng.normal(size=(count, 3)) + 3 * y[:, None]).astype("float32"), y
+
+    for name, count in (("labelled", 120), ("holdout", 100)):
+        x, y = known(count)
+        np.savez(path / f"{name}.npz", x=x, y=y)
+    np.savez(path / "odd.npz", a=known(60)[0], b=known(60)[1], c=np.arange(3))
+    np.savez(path / "wild.npz", x=known(60)[0])
+    np.save(path / "new.npy", known(7)[0])
+    torch.manual_seed(0)
+    save_file(MLP(3, 2, hidden=(8,)).state_dict(), path / "w.safetensors")
+    (path / "own.py").write_text(OWN)
+    (path / "model.txt").write_text("not weights")
+    return path
+
+
+FIT = [
+    "fit",
+    "--labelled",
+    "labelled.npz",
+    "--wild",
+    "wild.npz",
+    "--holdout",
+    "holdout.npz",
+    "--batch",
+    "32",
+    "--alpha",
+    "0.1",
+]
+OURS = [*FIT, "--model", "own:build", "--steps", "6"]
+
+
+@pytest.fixture(scope="module")
+def fitted(place):
+    done = wildood_says(place, *OURS, "--out", "d")
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_help_and_version_do_not_import_torch(place):
+    program = "import sys; from wildood.cli.main import main; code = main(sys.argv[1:]); print('torch' in sys.modules, code)"
+    for words in (["--help"], ["--version"]):
+        done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
+        assert done.stdout.endswith("False 0\n")
+    assert wildood_says(place, "--version").stdout.decode().strip() == wildood.__version__
+    assert b"usage: wildood COMMAND" in wildood_says(place, "--help").stdout
+
+
+@pytest.mark.parametrize("command", ["fit", "score", "show"])
+def test_every_command_has_help(command, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert f"usage: wildood {command}" in capsys.readouterr().out
+
+
+def test_fit_puts_progress_on_standard_error_and_the_promise_on_standard_output(fitted, place):
+    assert fitted.stdout.decode() == (
+        "d: false-alarm rate <= 10 % on ID data like the 50 holdout examples (on average over holdouts)\n"
+    )
+    assert fitted.stderr.decode().startswith("epoch 1/2")
+    assert b"\x1b" not in fitted.stderr
+    assert {path.name for path in (place / "d").iterdir()} >= {"detector.json", "settings.toml", "run"}
+
+
+def test_quiet_shows_no_progress(fitted, place):
+    assert wildood_says(place, *OURS, "--out", "d", "--quiet").stderr == b""
+
+
+def test_the_settings_that_were_written_can_be_passed_back(fitted, place):
+    done = wildood_says(place, "fit", "--config", "d/settings.toml", "--out", "again")
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads((place / name / "detector.json").read_text()) for name in ("d", "again"))
+    assert first["weights"] == second["weights"]
+    assert first["threshold"] == second["threshold"]
+
+
+def test_options_go_before_the_config(place):
+    (place / "run.toml").write_text(
+        'labelled = "labelled.npz"\nwild = "wild.npz"\nmodel = "own:build"\nsteps = 3\nbatch = 16\n'
+    )
+    done = wildood_says(place, "fit", "--config", "run.toml", "--steps", "4", "--alpha", "0.2", "--out", "c")
+    assert done.returncode == 0, done.stderr
+    record = json.loads((place / "c" / "detector.json").read_text())["record"]
+    assert (record["schedule"]["steps"], record["schedule"]["batch"], record["alpha"]) == (4, 16, 0.2)
+
+
+def test_score_gives_a_line_for_each_example_as_the_library_does(fitted, place):
+    done = wildood_says(place, "score", "d", "new.npy", "--model", "own:build")
+    rows = list(csv.DictReader(done.stdout.decode().splitlines()))
+    sys.path.insert(0, str(place))
+    import own  # noqa: PLC0415 - written by the fixture
+
+    detector = wildood.load(place / "d", model=own.build)
+    x = np.load(place / "new.npy")
+    assert [float(row["score"]) for row in rows] == pytest.approx(detector.score(x).tolist(), abs=1e-6)
+    assert [int(row["class"]) for row in rows] == detector.classify(x).tolist()
+    unknown = (detector.predict(x) == wildood.UNKNOWN).tolist()
+    assert [row["decision"] == "unknown" for row in rows] == unknown
+
+
+def test_score_reads_standard_input_and_writes_json_lines_to_a_file(fitted, place):
+    content = (place / "new.npy").read_bytes()
+    done = wildood_says(
+        place, "score", "d", "-", "--model", "own:build", "--format", "jsonl", "--out", "s.jsonl", stdin=content
+    )
+    assert (done.returncode, done.stdout) == (0, b"")
+    rows = [json.loads(line) for line in (place / "s.jsonl").read_text().splitlines()]
+    assert [row["example"] for row in rows] == list(range(7))
+
+
+def test_a_shipped_model_need_not_be_named_again(place):
+    words = [*FIT, "--model", "mlp:inputs=3,classes=2,hidden=8", "--weights", "w.safetensors", "--steps", "2", "--out", "m"]
+    done = wildood_says(place, *words)
+    assert done.returncode == 0, done.stderr
+    assert wildood_says(place, "score", "m", "new.npy").returncode == 0
+
+
+def test_show_says_what_it_is_without_the_model(fitted, place):
+    text = wildood_says(place, "show", "d").stdout.decode()
+    for part in ("Sequential", "EnergyScore", "false-alarm rate <= 10 %", "Woods: alpha 0.1", "steps 6", "seed"):
+        assert part in text
+    assert json.loads(wildood_says(place, "show", "d", "--json").stdout)["record"]["seed"] == 0
+
+
+MISTAKES = {
+    "no command": (["ft"], "no command 'ft': did you mean 'fit'?"),
+    "nothing required": (["fit"], "fit needs --labelled and --wild and --model and --out"),
+    "no such file": ([*OURS, "--labelled", "no.npz", "--out", "x"], "--labelled no.npz: No such file or directory"),
+    "not arrays": ([*OURS, "--wild", "own.py", "--out", "x"], "--wild own.py is not an .npz or .npy file"),
+    "unknown names": ([*OURS, "--labelled", "odd.npz", "--out", "x"], "no array named x or images"),
+    "no such module": ([*FIT, "--model", "nowhere:build", "--out", "x"], "no module named 'nowhere'"),
+    "no such function": ([*FIT, "--model", "own:biuld", "--out", "x"], "own has no 'biuld'"),
+    "not a model": ([*FIT, "--model", "own:nothing", "--out", "x"], "it must build a torch.nn.Module"),
+    "no such model": ([*FIT, "--model", "resnet", "--out", "x"], "give one of wideresnet, resnet20"),
+    "bad settings": ([*FIT, "--model", "mlp:inputs=3", "--out", "x"], "give settings as in smallcnn:classes=7"),
+    "bad weights": ([*OURS, "--weights", "model.txt", "--out", "x"], "cannot be read as safetensors"),
+    "weights of another": ([*OURS, "--weights", "w.safetensors", "--out", "x"], "do not fit the model"),
+    "half a spec": ([*OURS, "--mean", "0.5", "--out", "x"], "--mean and --std belong together"),
+    "two lengths": ([*OURS, "--epochs", "2", "--out", "x"], "--steps and --epochs: give one of them"),
+    "bad alpha": ([*OURS, "--alpha", "2", "--out", "x"], "alpha is 2.0: give a rate"),
+    "no config": (["fit", "--config", "no.toml"], "--config no.toml: No such file"),
+    "not a detector": (["show", "."], "detector.json cannot be read"),
+    "model not named": (["score", "d", "new.npy"], "made with a model of your own"),
+    "another run": ([*OURS, "--out", "d", "--seed", "5"], "belongs to another run: its seed is 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_gives_one_line_and_exit_code_2(fitted, place, mistake, monkeypatch, capsys):
+    words, message = MISTAKES[mistake]
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.err.startswith("wildood: ")
+    assert (printed.err.count("\n"), printed.out) == (1, "")
+
+
+def test_a_mistake_gives_exit_code_2_in_the_shell(place):
+    done = wildood_says(place, "score", "nowhere", "new.npy")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.decode().startswith("wildood: nowhere/detector.json cannot be read")
+
+
+def test_a_bug_shows_its_traceback(place):
+    (place / "broken.py").write_text("def build():\n    raise ZeroDivisionError('a bug')\n")
+    done = wildood_says(place, *FIT, "--model", "broken:build", "--out", "x")
+    assert done.returncode == 1
+    assert b"Traceback" in done.stderr
+
+
+def test_ctrl_c_leaves_a_run_that_goes_on(place):
+    words = [*FIT, "--model", "own:build", "--steps", "20000", "--out", "long"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "wildood", *words], cwd=place, env=ENVIRONMENT, stderr=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 60
+    while not (place / "long" / "run" / "history.jsonl").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"interrupted; a fit goes on from its last checkpoint" in errors
+    assert b"Traceback" not in errors
+
+
+def test_a_reader_that_has_had_enough_is_no_error(fitted, place):
+    pipeline = f"{sys.executable} -m wildood score d new.npy --model own:build | head -1"
+    done = subprocess.run(
+        ["/bin/bash", "-o", "pipefail", "-c", pipeline], cwd=place, env=ENVIRONMENT, capture_output=True, check=False
+    )
+    assert done.stderr == b""
+    assert done.stdout.startswith(b"example,score")
