@@ -171,8 +171,12 @@ def test_uint8_images_go_through_the_input_spec():
 
 PROGRAM = """
 import numpy as np, torch, wildood
-x, y = np.random.default_rng(0).normal(size=(200, 3)).astype("float32"), np.arange(200) % 2
-wildood.fit(torch.nn.Linear(3, 2), (x[:100], y[:100]), x[:50], (x[100:], y[100:]), verbose={verbose},
+x = np.random.default_rng(0).normal(size=(200, 3)).astype("float32")
+y = (x[:, 0] > 0).astype(int)
+model = torch.nn.Linear(3, 2)
+model.weight.data = torch.tensor([[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])    # right on all of them: nothing to warn of
+model.bias.data.zero_()
+wildood.fit(model, (x[:100], y[:100]), x[:50], (x[100:], y[100:]), verbose={verbose},
             schedule=wildood.Schedule(epochs=2, batch=32))
 """
 

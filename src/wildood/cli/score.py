@@ -43,7 +43,7 @@ def run(words: Sequence[str]) -> None:
     options = tyro.cli(ScoreOptions, prog="wildood score", args=words)
     detector = load(options.detector, model=None if options.model is None else read_model(options.model))
     x = read_inputs(options.examples, "examples")
-    scores, classes = detector.score(x), detector.classify(x)
+    scores, classes = detector.score_and_classify(x)
     decisions = ["known" if score <= detector.threshold else "unknown" for score in scores]
     rows = zip(range(len(scores)), (float(score) for score in scores), decisions, classes.tolist(), strict=True)
     text = io.StringIO()

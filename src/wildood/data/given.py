@@ -14,17 +14,23 @@ from wildood.errors import InputError
 _READ_TOGETHER = 256  # how many examples of a dataset are read at once to look at their labels
 
 
-def check_labels(source: Source, name: str, classes: int) -> None:
-    """Refuse a labelled source with a label that the model has no class for.
+def all_labels(source: Source) -> Tensor:
+    """Every label of a labelled source.
 
-    >>> check_labels(ArraySource(np.zeros((2, 1)), np.array([0, 3])), "holdout", classes=3)
+    >>> all_labels(Part(ArraySource(np.zeros((3, 2)), np.array([2, 0, 1])), torch.tensor([0, 2])))
+    tensor([2, 1])
+    """
+    parts = torch.split(torch.arange(len(source)), _READ_TOGETHER)
+    return torch.cat([labels for _, labels in map(source.gather, parts) if labels is not None])
+
+
+def check_labels(labels: Tensor, name: str, classes: int) -> None:
+    """Refuse a label that the model has no class for.
+
+    >>> check_labels(torch.tensor([0, 3]), "holdout", classes=3)
     Traceback (most recent call last):
     wildood.errors.InputError: holdout: a label is 3, but the model has 3 classes: labels count from 0 to 2
     """
-    labels = source.labels if isinstance(source, ArraySource) else None
-    if labels is None:
-        blocks = torch.split(torch.arange(len(source)), _READ_TOGETHER)
-        labels = torch.cat([block for _, block in map(source.gather, blocks) if block is not None])
     lowest, highest = int(labels.min()), int(labels.max())
     if lowest < 0 or highest >= classes:
         wrong = lowest if lowest < 0 else highest

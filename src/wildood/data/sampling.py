@@ -1,6 +1,8 @@
 """Random draws that can be repeated and resumed: named generators and the shuffled cycle."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,6 +18,24 @@ def generator(seed: int, stream: str) -> torch.Generator:
     """
     digest = hashlib.blake2b(f"{seed}/{stream}".encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
+
+
+@contextmanager
+def lent_generator(seed: int, stream: str, device: torch.device | str = "cpu") -> Iterator[None]:
+    """Torch's global generators (dropout and new layers draw from them) seeded by the run; the user finds them as they were.
+
+    >>> before = torch.get_rng_state()
+    >>> with lent_generator(0, "doctest"):
+    ...     first = torch.rand(1)
+    >>> with lent_generator(0, "doctest"):
+    ...     bool(torch.rand(1) == first), bool(torch.equal(torch.get_rng_state(), before))
+    (True, False)
+    >>> torch.equal(torch.get_rng_state(), before)
+    True
+    """
+    with torch.random.fork_rng(devices=[device] if torch.device(device).type == "cuda" else []):
+        torch.manual_seed(generator(seed, stream).initial_seed())
+        yield
 
 
 def split(length: int, share: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:

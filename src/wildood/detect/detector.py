@@ -133,16 +133,22 @@ class Detector:
         """The class of each example, or UNKNOWN (-1) where it is rejected."""
         if np.isnan(self.threshold):
             raise InputError("this detector has no threshold: call detector.calibrate(holdout, alpha) first")
-        decided = each_output(
-            self.classifier,
-            self._source(x),
-            lambda outputs: outputs.logits.argmax(1).masked_fill(~(self.scorer(outputs) <= self.threshold), UNKNOWN),
-        )
-        return decided.numpy()
+        scores, classes = self.score_and_classify(x)
+        return np.where(scores <= self.threshold, classes, UNKNOWN)
 
     def classify(self, x: Any) -> npt.NDArray[np.int64]:
         """The class of each example, even where it would be rejected."""
         return each_output(self.classifier, self._source(x), lambda outputs: outputs.logits.argmax(1)).numpy()
+
+    def score_and_classify(self, x: Any) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        """What `score` and `classify` say, from one pass over the examples."""
+        both = each_output(
+            self.classifier,
+            self._source(x),
+            # float64 holds every float32 and every class exactly
+            lambda outputs: torch.stack([self.scorer(outputs).double(), outputs.logits.argmax(1).double()], dim=1),
+        )
+        return both[:, 0].float().numpy(), both[:, 1].long().numpy()
 
     def predict_proba(self, x: Any) -> npt.NDArray[np.float32]:
         """The classifier's softmax probabilities, (examples, classes), even where an example would be rejected."""

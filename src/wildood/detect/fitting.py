@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 import wildood
-from wildood.data.given import check_labels, unlabelled_source
+from wildood.data.given import all_labels, check_labels, unlabelled_source
 from wildood.data.inputs import InputSpec
+from wildood.data.sampling import lent_generator
 from wildood.data.sources import Source, memory_of
 from wildood.detect.detector import Detector, Example, examples_of
 from wildood.detect.preparation import prepare
@@ -90,16 +91,15 @@ def fit(
     alpha = check_alpha(method.alpha if alpha is None else alpha)
     seed = _whole_number(seed, "seed")
     _check_spec(input)
-    # Whatever the model draws from torch's global generator, the user finds it as it was.
-    with shown(verbose=verbose), torch.random.fork_rng():
+    with shown(verbose=verbose), lent_generator(seed, "fit"):
         data = prepare(labelled, wild, holdout, schedule, alpha, input, keep, seed)
         classifier, classes = _classifier(model, data.labelled, input, features, uses_features=method.uses_features)
         if not all(parameter.is_leaf for parameter in classifier.parameters()):
             raise InputError("the model's copy cannot be trained (a traced model?): give the model it was made from")
         if not any(parameter.requires_grad for parameter in classifier.parameters()):
             raise InputError("no parameter of the model requires a gradient: nothing can be trained, unfreeze some of it")
-        for name, part in (("labelled", data.labelled), ("holdout", data.selection), ("holdout", data.threshold)):
-            check_labels(part, name, classes)
+        for part in (data.selection, data.threshold):
+            check_labels(all_labels(part), "holdout", classes)
         start = start_of(classifier, data.labelled, seed)
         if start.accuracy < 0.5:
             logger.warning(

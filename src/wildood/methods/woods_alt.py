@@ -8,11 +8,10 @@ subject to  1/n Σ_j max(1 + g(x_j), 0)      <= alpha
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wildood.data.sampling import generator
+from wildood.data.sampling import lent_generator
 from wildood.methods.objective import Batch, Objective, Start, Terms
 from wildood.methods.woods import Woods
 from wildood.models.outputs import Classifier, Outputs
@@ -45,9 +44,7 @@ class WoodsAltObjective(Objective):
     """Hinge of the head's logit: max(1 - g, 0) on wild data, max(1 + g, 0) <= alpha on labelled data."""
 
     def __init__(self, method: WoodsAlt, classifier: Classifier, start: Start) -> None:
-        # A head is drawn from torch's global generator: lend it the run's seed and give the user's state back.
-        with torch.random.fork_rng():
-            torch.manual_seed(generator(start.seed, "head").initial_seed())
+        with lent_generator(start.seed, "head"):
             score = HeadScore(start.features).to(classifier.device)
         super().__init__(classifier, score, method.duals())
         self.alpha = method.alpha

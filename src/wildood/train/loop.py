@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from wildood.data.sampling import ShuffledCycle, generator
+from wildood.data.sampling import ShuffledCycle, generator, lent_generator
 from wildood.data.sources import Source
 from wildood.data.wild import Wild
 from wildood.errors import TrainingError
@@ -74,10 +74,7 @@ class Training:
 
     def train(self) -> list[Row]:
         """Run to the end of the schedule (from the last checkpoint, if there is one); the history."""
-        # Dropout draws from torch's global generator: it is the run's while training lasts, and the user's again after.
-        devices = [self.objective.classifier.device] if self.objective.classifier.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(generator(self.seed, "model").initial_seed())
+        with lent_generator(self.seed, "model", self.objective.classifier.device):
             self._resume_or_begin()
             self._train()
         if self.keep == "best" and self.kept_weights:

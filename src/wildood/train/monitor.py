@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from wildood.data.given import check_labels
 from wildood.data.sources import Source
 from wildood.errors import InputError
 from wildood.evaluate.selection import Mask
@@ -73,12 +74,13 @@ def full_constraints(objective: Objective, labelled: Source) -> dict[str, Tensor
 
 
 def start_of(classifier: Classifier, labelled: Source, seed: int) -> Start:
-    """What the starting classifier says of the labelled data."""
+    """What the starting classifier says of the labelled data; a label that it has no class for is refused."""
     loss, correct, count, features = 0.0, 0, 0, 0
     sums: list[Tensor] = []
     with evaluating(classifier):
         for outputs, labels in forward_all(classifier, labelled):
             assert labels is not None  # noqa: S101 - labelled
+            check_labels(labels, "labelled", outputs.logits.shape[1])
             loss += float(F.cross_entropy(outputs.logits, labels, reduction="sum"))
             correct += int((outputs.logits.argmax(1) == labels).sum())
             count += len(labels)
