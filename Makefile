@@ -1,9 +1,12 @@
-# `make test` on a machine with Python 3.11 and make: environment, installation, lint, types, doctests, tests.
+# `make demo` and `make test`, on a machine with Python 3.11 and make: environment and installation included.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: test lint types install clean
+.PHONY: demo test lint types install clean
+
+demo: install
+	$(BIN)/wildood demo
 
 test: lint types
 	$(BIN)/python -m pytest -q

@@ -15,11 +15,14 @@ from wildood.cli.arrays import read_inputs, read_pair
 from wildood.cli.models import read_model
 from wildood.data.files import write_atomically
 from wildood.data.inputs import InputSpec
-from wildood.detect.fitting import fit
+from wildood.detect.fitting import fit, posthoc
 from wildood.errors import InputError
 from wildood.methods.schedule import Schedule
 from wildood.methods.woods import Woods
 from wildood.methods.woods_alt import WoodsAlt
+from wildood.report.tables import plots_installed
+from wildood.scores.energy import EnergyScore
+from wildood.train.progress import logger, shown
 
 METHODS = {"woods": Woods, "woods-alt": WoodsAlt}
 REQUIRED = ("labelled", "wild", "model", "out")
@@ -99,14 +102,17 @@ def run(words: Sequence[str]) -> None:
     missing = [name for name in REQUIRED if getattr(options, name) is None]
     if missing:
         raise InputError(f"fit needs --{' and --'.join(missing)}: give them here, or in the file of --config")
+    model, spec = read_model(options.model, options.weights), _spec_of(options)
+    labelled, wild = read_pair(options.labelled, "--labelled"), read_inputs(options.wild, "--wild")
+    holdout = None if options.holdout is None else read_pair(options.holdout, "--holdout")
     detector = fit(
-        read_model(options.model, options.weights),
-        read_pair(options.labelled, "--labelled"),
-        read_inputs(options.wild, "--wild"),
-        None if options.holdout is None else read_pair(options.holdout, "--holdout"),
+        model,
+        labelled,
+        wild,
+        holdout,
         method=method_of(options),
         schedule=schedule_of(options),
-        input=_spec_of(options),
+        input=spec,
         features=options.features,
         keep=options.keep,
         seed=options.seed,
@@ -115,6 +121,18 @@ def run(words: Sequence[str]) -> None:
     )
     detector.save(options.out)
     write_atomically(options.out / "settings.toml", _as_toml(options).encode())
+    with shown(verbose=not options.quiet):
+        if plots_installed():
+            from wildood.report.fit_page import Given, fit_page  # noqa: PLC0415 - matplotlib is an extra
+
+            alpha = method_of(options).alpha
+            before = posthoc(model, EnergyScore(), labelled=labelled, holdout=holdout, alpha=alpha, input=spec)
+            given = Given(wild, *(labelled if holdout is None else holdout), is_holdout=holdout is not None)
+            content = fit_page(detector, before, given, " ".join(["wildood fit", *words]))
+            write_atomically(options.out / "report.html", content.encode())
+            logger.info("%s shows what changed", options.out / "report.html")
+        else:
+            logger.info("for a page that shows what changed: pip install 'wildood[plots]', then the same command again")
     sys.stdout.write(f"{options.out}: {detector.promise}\n")
 
 

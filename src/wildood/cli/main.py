@@ -10,6 +10,7 @@ import wildood
 from wildood.errors import WildoodError
 
 COMMANDS = {
+    "demo": "see what it does: digits, two minutes, a table and a page",
     "fit": 'teach a classifier to say "unknown" from wild data',
     "score": "score examples with a saved detector: known or unknown, and which class",
     "show": "what a saved detector is, what it promises, how it was made",

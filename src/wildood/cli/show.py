@@ -11,6 +11,7 @@ import tyro
 
 from wildood.detect.detector import Promise
 from wildood.detect.storage import read_description
+from wildood.report.tables import settings_text
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def describe(content: dict[str, Any]) -> str:
         "threshold": f"unknown above {float.fromhex(content['threshold']):.6g}",
         "promise": str(Promise(**content["promise"])) if content["promise"] else "none: not calibrated",
         **(_making(record, content["history"]) if "method" in record else {}),
-        "versions": _settings(record.get("versions", {})),
+        "versions": settings_text(record.get("versions", {})),
     }
     return "".join(f"{name:10} {text}\n" for name, text in lines.items())
 
@@ -53,15 +54,11 @@ def _making(record: dict[str, Any], history: list[dict[str, float]]) -> dict[str
     """How a fit made it."""
     kept = record["kept_epoch"]
     return {
-        "method": f"{record['method']['name']}: {_settings(record['method'])}",
-        "schedule": _settings(record["schedule"]),
+        "method": f"{record['method']['name']}: {settings_text(record['method'])}",
+        "schedule": settings_text(record["schedule"]),
         "kept": f"epoch {kept} of {len(history) - 1}, accuracy {100 * history[kept]['accuracy']:.1f} % on its holdout half",
         "seed": str(record["seed"]),
     }
-
-
-def _settings(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None and name != "name")
 
 
 def _spec(spec: dict[str, Any] | None) -> str:

@@ -102,6 +102,30 @@ def accuracy(predicted: npt.ArrayLike, labels: npt.ArrayLike) -> float:
     return float(np.mean(given == expected))
 
 
+def roc_curve(id_scores: Scores, ood_scores: Scores) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """For every threshold, from rejecting nothing to rejecting all: the share of ID and the share of OOD rejected.
+
+    >>> false_alarms, caught = roc_curve([0.0, 1.0], [1.0, 2.0])
+    >>> false_alarms.tolist(), caught.tolist()
+    ([0.0, 0.0, 0.5, 1.0], [0.0, 0.5, 1.0, 1.0])
+    """
+    known, unknown = np.sort(flat_scores(id_scores, "ID")), np.sort(flat_scores(ood_scores, "OOD"))
+    levels = np.unique(np.concatenate([known, unknown]))[::-1]
+    rejected = [1 - np.searchsorted(scores, levels, side="left") / len(scores) for scores in (known, unknown)]
+    return np.append(0.0, rejected[0]), np.append(0.0, rejected[1])
+
+
+def mean_and_error(values: Scores) -> tuple[float, float]:
+    """The mean over seeds and its standard error, NaN for a single seed.
+
+    >>> mean_and_error([1.0, 2.0, 3.0])
+    (2.0, 0.5773502691896258)
+    """
+    numbers = flat_scores(values, "per-seed")
+    error = float(np.std(numbers, ddof=1)) / math.sqrt(len(numbers)) if len(numbers) > 1 else math.nan
+    return float(np.mean(numbers)), error
+
+
 def _average_precision(positive: npt.NDArray[np.float64], negative: npt.NDArray[np.float64]) -> float:
     """Σ (recall_k - recall_{k-1}) precision_k over the distinct scores, highest first."""
     levels, counts = np.unique(positive, return_counts=True)

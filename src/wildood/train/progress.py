@@ -58,19 +58,19 @@ def shown(*, verbose: bool) -> Iterator[None]:
 
 
 @contextmanager
-def progress_bar(total: int, done: int) -> Iterator[Bar]:
+def progress_bar(total: int, done: int, doing: str = "training", unit: str = "steps") -> Iterator[Bar]:
     """A bar over the steps of a run, if anybody can see it."""
     own = [handler for handler in logger.handlers if isinstance(handler, _Handler)]
-    if not own or not sys.stderr.isatty():
+    if not own or logger.disabled or not sys.stderr.isatty():
         yield _NoBar()
         return
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 
     console = Console(stderr=True)
-    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"), TimeRemainingColumn())
+    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("training", total=total, completed=done)
+        task = progress.add_task(doing, total=total, completed=done)
         own[0].console = console
 
         class _RichBar:

@@ -1,0 +1,36 @@
+"""How often fresh data is rejected when the threshold was set on data that the classifier was trained on.
+
+Run: python benchmarks/seen_holdout.py --data-root ../shared/data
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from safetensors.torch import load_file
+
+import wildood
+from wildood.evaluate.metrics import false_alarm_rate
+from wildood.models.resnet import ResNet20
+
+SPEC = wildood.InputSpec(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+
+
+def main() -> None:
+    """CIFAR-10, an unchanged ResNet-20, alpha = 5 %: thresholds from 5,000 training images and from 2,500 test images."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", type=Path, required=True)
+    root = parser.parse_args().data_root
+    with np.load(root / "cifar10.npz") as file:
+        trained_on, holdout, fresh = file["train_images"][:5000], *np.split(file["test_images"], [2500])
+    model = ResNet20()
+    model.load_state_dict(load_file(root / "weights" / "resnet20-cifar10.safetensors"))
+    for score in (wildood.EnergyScore(), wildood.MaxSoftmax()):
+        for name, data in (("trained on", {"labelled": trained_on}), ("holdout", {"holdout": holdout})):
+            detector = wildood.posthoc(model, score, input=SPEC, **data)
+            rate = false_alarm_rate(detector.score(fresh), detector.threshold)
+            print(f"{type(score).__name__:12} threshold from {name:10}: {100 * rate:5.2f} % of {len(fresh)} fresh rejected")
+
+
+if __name__ == "__main__":
+    main()

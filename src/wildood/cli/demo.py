@@ -1,0 +1,111 @@
+"""`wildood demo`: from scans inside scikit-learn's wheel to a detector, a table and a page, in a minute or two."""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from wildood.data.files import write_atomically
+from wildood.errors import InputError
+from wildood.experiments.comparison import METHODS, Outcome, outcomes, summary
+from wildood.experiments.digits import Parts, digits
+from wildood.report.tables import COLUMNS, cells, plots_installed
+from wildood.train.progress import logger, progress_bar, shown
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """Train a digit classifier, teach it to say "unknown" in four ways, and write a table, a page and the detector.
+
+    Attributes:
+        out: the directory to write to.
+        seeds: over how many seeds to repeat it.
+        quiet: show no progress.
+    """
+
+    out: Path = Path("demo")
+    seeds: int = 5
+    quiet: bool = False
+
+
+def run(words: Sequence[str]) -> None:
+    """Compare the methods on digits; the table on standard output, the rest in the directory."""
+    options = tyro.cli(DemoOptions, prog="wildood demo", args=words)
+    if options.seeds < 1:
+        raise InputError(f"--seeds is {options.seeds}: give at least 1")
+    if not plots_installed():
+        raise InputError("the demo draws its page with matplotlib: pip install 'wildood[demo]'")
+    from wildood.report.comparison_page import comparison_page  # noqa: PLC0415 - matplotlib is an extra
+
+    began = time.monotonic()
+    seeds = range(options.seeds)
+    results: list[Outcome] = []
+    with shown(verbose=not options.quiet), progress_bar(len(seeds) * len(METHODS), 0, "comparing", "runs") as bar:
+        for result in outcomes(seeds, digits):
+            results.append(result)
+            logger.info("seed %d  %-11s  FPR95 %4.1f %%", result.seed, result.method, 100 * result.metrics.fpr95)
+            bar.at(len(results))
+    parts = digits(seeds[0])
+    detector = next(result.detector for result in results if result.method == "WOODS")
+    detector.save(options.out / "detector")
+    _write_examples(options.out / "examples.npz", parts)
+    command = " ".join(["wildood demo", *words])
+    write_atomically(options.out / "report.html", comparison_page(results, parts, command).encode())
+    record = _record(results, command, time.monotonic() - began)
+    write_atomically(options.out / "results.json", (json.dumps(record, indent=1) + "\n").encode())
+    _print(results, options.out, time.monotonic() - began)
+
+
+def _record(results: Sequence[Outcome], command: str, seconds: float) -> dict[str, Any]:
+    """Every number of the comparison, as shares."""
+    means = summary([(result.method, result.metrics) for result in results])
+    return {
+        "command": command,
+        "data": "scikit-learn digits: 0-6 known, 7-9 unknown, pi = 0.1, test part",
+        "runs": [{"method": result.method, "seed": result.seed, **asdict(result.metrics)} for result in results],
+        "summary": {
+            method: {
+                name: {"mean": mean, "standard_error": None if math.isnan(error) else error}
+                for name, (mean, error) in metrics.items()
+            }
+            for method, metrics in means.items()
+        },
+        "seconds": round(seconds, 1),
+        "versions": results[-1].detector.record["versions"],
+    }
+
+
+def _write_examples(path: Path, parts: Parts) -> None:
+    """The test scans, known ones first, for `wildood score` to try."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, x=np.concatenate([parts.test_id[0], parts.test_ood]))
+
+
+def _print(results: Sequence[Outcome], out: Path, seconds: float) -> None:
+    """The table, and what to look at next."""
+    means = summary([(result.method, result.metrics) for result in results])
+    table = Table("method", *COLUMNS.values(), box=SIMPLE_HEAD, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in cells(means):
+        table.add_row(*row, style="bold" if row[0] == "WOODS" else None)
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    seeds = len(results) // len(means)
+    console.print(f"Digits 0-6 are known, 7-9 unknown; %, mean ± standard error over {seeds} seeds ({seconds:.0f} s):")
+    console.print(table)
+    console.print(
+        f"{out / 'report.html'}: what this means, as a page\n"
+        f"wildood show {out / 'detector'}: the WOODS detector of seed 0\n"
+        f"wildood score {out / 'detector'} {out / 'examples.npz'}: its answers on the test scans",
+        markup=False,
+    )

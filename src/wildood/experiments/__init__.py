@@ -1,0 +1,1 @@
+"""Comparisons of methods on known data: the demo's digits."""

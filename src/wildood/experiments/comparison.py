@@ -1,0 +1,94 @@
+"""Methods side by side: the same starting classifier, data and metrics for each of them, over several seeds."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from wildood.detect.detector import Detector
+from wildood.detect.fitting import fit, posthoc
+from wildood.evaluate.metrics import accuracy, auroc, false_alarm_rate, fpr_at_tpr, mean_and_error
+from wildood.experiments.digits import SPEC, Parts, starting_classifier
+from wildood.methods.woods import Woods
+from wildood.methods.woods_alt import WoodsAlt
+from wildood.scores.energy import EnergyScore
+from wildood.scores.max_softmax import MaxSoftmax
+
+METHODS: dict[str, MaxSoftmax | EnergyScore | Woods | WoodsAlt] = {
+    "max-softmax": MaxSoftmax(),
+    "energy": EnergyScore(),
+    "WOODS": Woods(),
+    "WOODS-alt": WoodsAlt(),
+}
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What a detector does on data that nobody has trained on: shares from 0 to 1.
+
+    Attributes:
+        fpr95: the share of OOD accepted when 95 % of ID is accepted (ID is the positive class).
+        auroc: the probability that an OOD example scores higher than an ID example.
+        accuracy: of the classifier on ID, rejected or not.
+        false_alarms: the share of ID rejected at the deployed threshold.
+        caught: the share of OOD rejected at the deployed threshold.
+    """
+
+    fpr95: float
+    auroc: float
+    accuracy: float
+    false_alarms: float
+    caught: float
+
+    @classmethod
+    def of(cls, detector: Detector, test_id: tuple[Any, Any], test_ood: Any) -> "Metrics":
+        """Measure a detector on ID examples with their classes, and on OOD examples."""
+        id_scores, classes = detector.score_and_classify(test_id[0])
+        ood_scores = detector.score(test_ood)
+        return cls(
+            fpr95=fpr_at_tpr(id_scores, ood_scores),
+            auroc=auroc(id_scores, ood_scores),
+            accuracy=accuracy(classes, test_id[1]),
+            false_alarms=false_alarm_rate(id_scores, detector.threshold),
+            caught=false_alarm_rate(ood_scores, detector.threshold),
+        )
+
+
+class Outcome(NamedTuple):
+    """One method on one seed."""
+
+    method: str
+    seed: int
+    metrics: Metrics
+    detector: Detector
+
+
+def outcomes(seeds: Iterable[int], data: Callable[[int], Parts]) -> Iterator[Outcome]:
+    """Every method on every seed, one after the other; a seed decides split, starting classifier and training."""
+    for seed in seeds:
+        parts = data(seed)
+        model = starting_classifier(parts.labelled, seed)
+        for name, method in METHODS.items():
+            if isinstance(method, Woods):
+                detector = fit(
+                    model, parts.labelled, parts.wild, parts.holdout, method=method, input=SPEC, seed=seed, verbose=False
+                )
+            else:
+                detector = posthoc(model, method, holdout=parts.holdout, input=SPEC)
+            yield Outcome(name, seed, Metrics.of(detector, parts.test_id, parts.test_ood), detector)
+
+
+def summary(results: Sequence[tuple[str, Metrics]]) -> dict[str, dict[str, tuple[float, float]]]:
+    """Mean and standard error over seeds of each metric, for each method.
+
+    >>> first, second = Metrics(0.1, 0.9, 1.0, 0.04, 0.8), Metrics(0.3, 0.9, 1.0, 0.06, 0.6)
+    >>> mean, error = summary([("energy", first), ("energy", second)])["energy"]["fpr95"]
+    >>> round(mean, 6), round(error, 6)
+    (0.2, 0.1)
+    """
+    return {
+        method: {
+            metric.name: mean_and_error([getattr(found, metric.name) for name, found in results if name == method])
+            for metric in fields(Metrics)
+        }
+        for method in dict.fromkeys(name for name, _ in results)
+    }

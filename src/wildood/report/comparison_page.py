@@ -1,0 +1,150 @@
+"""The report of a comparison: what each method catches at what cost, then a closer look at one run of WOODS."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from wildood.detect.detector import Detector
+from wildood.evaluate.metrics import Scores, false_alarm_rate
+from wildood.experiments.comparison import Outcome, summary
+from wildood.experiments.digits import Parts
+from wildood.report import figures
+from wildood.report.gallery import Chosen, gallery
+from wildood.report.page import Panel, Section, code, note, page, table
+from wildood.report.sections import making_section, training_section
+from wildood.report.tables import COLUMNS, cells
+
+BEFORE, AFTER = "energy", "WOODS"
+OWN = """import wildood
+
+detector = wildood.fit(
+    model,                      # your classifier, as it is deployed
+    labelled=(x, y),            # what it was trained on
+    wild=x_wild,                # what it meets: no labels
+    holdout=(x_new, y_new),     # labelled examples that it was not trained on
+)
+detector.predict(batch)         # the class, or wildood.UNKNOWN (-1)
+"""
+
+
+def comparison_page(results: Sequence[Outcome], parts: Parts, command: str) -> str:
+    """The page of the demo; its closer look is at the first seed, whose parts are given."""
+    seeds = list(dict.fromkeys(result.seed for result in results))
+    first = {result.method: result.detector for result in results if result.seed == seeds[0]}
+    means = summary([(result.method, result.metrics) for result in results])
+    spread = f"mean ± standard error over the seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    tested = f"{len(parts.test_id[0])} known and {len(parts.test_ood)} unknown scans that nobody has trained on"
+    comparison = Panel(
+        "Four ways to find unknowns with the same classifier",
+        f"In percent, on {tested}; {spread}.",
+        table(["method", *COLUMNS.values()], cells(means), strong=list(means).index(AFTER))
+        + note(
+            "Max-softmax and energy leave the classifier as it is; WOODS and WOODS-alt train it further on unlabelled "
+            "traffic. “Caught” is the share of unknowns, “false alarms” the share of the known rejected at the deployed "
+            "threshold. FPR95 is the share of unknowns accepted when 95 % of the known are accepted. ↑ higher is better, ↓ "
+            "lower is better."
+        ),
+    )
+    return page(
+        "Teaching a digit classifier to say “unknown”",
+        _lead(means, first[AFTER]),
+        [
+            Section("What is caught, and at what cost", [comparison], wide=True),
+            _scores_section(first, parts, seeds[0]),
+            training_section(first[AFTER]),
+            _gallery_section(first[AFTER], parts),
+            Section("With your own classifier", [_own()], wide=True),
+            making_section(
+                first[AFTER], {"command": command, "seeds": f"{', '.join(map(str, seeds))} (figures: {seeds[0]})"}
+            ),
+        ],
+    )
+
+
+def _lead(means: dict[str, dict[str, tuple[float, float]]], detector: Detector) -> str:
+    before, after = means[BEFORE], means[AFTER]
+    assert detector.promise is not None  # noqa: S101 - fit calibrates
+    return (
+        "<p>A small network knows the digits 0 to 6. In service it also meets 7, 8 and 9, which it has never seen, and "
+        "calls them something from 0 to 6. WOODS trains it a little further on the unlabelled traffic, one in ten of which "
+        "is unknown.</p>"
+        f"<p>Afterwards it says “unknown” to <strong>{100 * after['caught'][0]:.1f} %</strong> of the 7s, 8s and 9s "
+        f"(before: {100 * before['caught'][0]:.1f} %). The cost: <strong>{100 * after['false_alarms'][0]:.1f} %</strong> of "
+        f"the known digits are rejected, too (promised: at most {100 * detector.promise.alpha:g} %), and the accuracy goes "
+        f"from {100 * before['accuracy'][0]:.1f} % to {100 * after['accuracy'][0]:.1f} %.</p>"
+    )
+
+
+def _scores_section(detectors: dict[str, Detector], parts: Parts, seed: int) -> Section:
+    scores = {
+        name: (detector.score(parts.test_id[0]), detector.score(parts.test_ood), detector.threshold)
+        for name, detector in detectors.items()
+    }
+    groups = ("known (0-6)", "unknown (7-9)")
+    before, after = (figures.histogram(name, *scores[name], groups) for name in (BEFORE, AFTER))
+    return Section(
+        f"A closer look (seed {seed})",
+        [
+            Panel(
+                "Before: the energy of the classifier as it was",
+                f"Left of the dashed line is accepted: {_accepted(*scores[BEFORE])}.",
+                before,
+            ),
+            Panel(
+                "After: the energy of the classifier that WOODS trained",
+                f"The same for the trained one: {_accepted(*scores[AFTER])}.",
+                after,
+            ),
+            Panel(
+                "Caught against cost, at every threshold",
+                "Further up and to the left is better. The dot is the threshold that is deployed; only false-alarm rates up "
+                "to 30 % are shown.",
+                figures.roc("roc", scores),
+            ),
+        ],
+    )
+
+
+def _accepted(known: Scores, unknown: Scores, threshold: float) -> str:
+    shares = [1 - false_alarm_rate(scores, threshold) for scores in (known, unknown)]
+    return f"{100 * shares[0]:.1f} % of the known, {100 * shares[1]:.1f} % of the unknown"
+
+
+def _gallery_section(detector: Detector, parts: Parts) -> Section:
+    known, (unknown, called) = detector.score(parts.test_id[0]), detector.score_and_classify(parts.test_ood)
+    spec, threshold = detector.classifier.spec, detector.threshold
+    assert spec is not None  # noqa: S101 - the digits have one
+    highest, lowest = np.argsort(-unknown), np.argsort(unknown)
+    alarms = np.argsort(-known)
+    answers = [f"“{name}”, {score:.1f}" for name, score in zip(called, unknown, strict=True)]
+    truths = [f"a {name}, {score:.1f}" for name, score in zip(parts.test_id[1], known, strict=True)]
+    return Section(
+        "What it does with single examples",
+        [
+            gallery(
+                "Unknown and rejected",
+                "Below each: what the classifier would have called it, and the score; the highest first.",
+                Chosen(parts.test_ood, highest[unknown[highest] > threshold], answers, spec),
+            ),
+            gallery(
+                "Unknown but accepted",
+                "The mistakes that matter, the most confident first. Below each: what it is called, and the score.",
+                Chosen(parts.test_ood, lowest[unknown[lowest] <= threshold], answers, spec),
+            ),
+            gallery(
+                "False alarms",
+                "Known digits that were rejected. Below each: what it is, and the score.",
+                Chosen(parts.test_id[0], alarms[known[alarms] > threshold], truths, spec),
+            ),
+        ],
+        wide=True,
+    )
+
+
+def _own() -> Panel:
+    return Panel(
+        "The lines to change",
+        "Any PyTorch classifier that returns logits will do. The holdout must be new to the classifier: the promised "
+        "false-alarm rate rests on it. From a terminal, wildood fit does the same.",
+        code(OWN),
+    )

@@ -1,0 +1,159 @@
+"""The figures of a report, each from plain arrays or from the history of a run."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from wildood.evaluate.metrics import false_alarm_rate, roc_curve
+from wildood.report.style import DASHES, FAINT, INK, KNOWN, SERIES, UNKNOWN, drawing, percent
+from wildood.train.history import Row
+
+Scores = npt.NDArray[np.floating]
+
+
+def histogram(name: str, known: Scores, other: Scores, threshold: float, labels: tuple[str, str]) -> str:
+    """Scores of two groups as shares of each, with the threshold between them."""
+    with drawing(name, f"Scores of {labels[0]} and {labels[1]}, with the threshold") as (axes, drawn):
+        both = np.concatenate([known, other])
+        low, high = np.quantile(both, [0.002, 0.998])
+        edges = np.linspace(min(low, threshold), max(high, threshold), 41).tolist()
+        groups = ((known, KNOWN, "", labels[0]), (other, UNKNOWN, "////", labels[1]))
+        for scores, colour, hatch, label in groups:
+            shares = np.full(len(scores), 1 / len(scores))
+            inside = np.clip(scores, edges[0], edges[-1])  # what lies outside belongs to the outermost bars
+            style = {"color": colour, "alpha": 0.55, "label": label}
+            axes.hist(inside, edges, weights=shares, histtype="stepfilled", **style)  # type: ignore[arg-type]
+            axes.hist(inside, edges, weights=shares, histtype="step", color=colour, hatch=hatch, linewidth=1)
+        axes.axvline(threshold, color=INK, linewidth=1.2, linestyle="--")
+        axes.annotate(
+            "rejected →", (threshold, 1), xycoords=("data", "axes fraction"), xytext=(4, -4), textcoords="offset points",
+            va="top", fontsize=8.5,
+        )  # fmt: skip
+        axes.set_xlabel("score (higher = more unknown)")
+        axes.set_ylabel("share")
+        percent(axes, "y")
+        axes.margins(y=0.15)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.16), ncols=2)
+    return drawn.svg
+
+
+def roc(name: str, scores: Mapping[str, tuple[Scores, Scores, float]], zoom: float = 0.3) -> str:
+    """ROC of several detectors, each with its deployed threshold as a dot: the part where anybody would operate.
+
+    Args:
+        name: of the figure in its page.
+        scores: for each detector its scores of ID, its scores of OOD, and its threshold.
+        zoom: the largest false-alarm rate shown.
+    """
+    with drawing(name, f"Share of unknowns caught against false alarms: {', '.join(scores)}", height=3.0) as (axes, drawn):
+        for (label, (known, unknown, threshold)), colour, dashes in zip(scores.items(), SERIES, DASHES, strict=False):
+            axes.plot(*roc_curve(known, unknown), color=colour, dashes=dashes, label=label, drawstyle="steps-post")
+            point = false_alarm_rate(known, threshold), false_alarm_rate(unknown, threshold)
+            axes.plot(*point, "o", color=colour, markersize=6.5, markeredgecolor=INK, clip_on=False, zorder=5)
+        axes.set_xlim(0, zoom)
+        lowest = min(false_alarm_rate(unknown, threshold) for _, unknown, threshold in scores.values())
+        axes.set_ylim(max(0.0, np.floor(10 * lowest - 1) / 10), 1.004)
+        axes.set_xlabel("false alarms: share of known rejected")
+        axes.set_ylabel("share of unknown caught")
+        percent(axes, "x")
+        percent(axes, "y")
+        axes.legend(loc="lower right")
+    return drawn.svg
+
+
+def constraint(name: str, history: Sequence[Row], alpha: float) -> str:
+    """The constraint on false alarms with its limit: Figure 2 (right) of the paper."""
+    with drawing(name, "The constraint on false alarms over the steps, with its limit alpha") as (axes, drawn):
+        for key, label, colour, dashes in (
+            ("false_alarm", "labelled, in training", KNOWN, (1, 0)),
+            ("holdout_false_alarm", "holdout", UNKNOWN, (4, 1.5)),
+        ):
+            steps, values = _column(history, key)
+            axes.plot(steps, [alpha + value for value in values], color=colour, dashes=dashes, label=label)
+        _limit(axes, alpha, f"limit α = {100 * alpha:g} %")
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel("soft false-alarm rate")
+        percent(axes, "y")
+        _over_steps(axes)
+    return drawn.svg
+
+
+def classification(name: str, history: Sequence[Row]) -> str:
+    """The constraint on cross-entropy: its distance from the limit tau."""
+    with drawing(name, "Cross-entropy minus its limit tau over the steps") as (axes, drawn):
+        for key, label, colour, dashes in (
+            ("classification", "labelled, in training", KNOWN, (1, 0)),
+            ("holdout_classification", "holdout", UNKNOWN, (4, 1.5)),
+        ):
+            axes.plot(*_column(history, key), color=colour, dashes=dashes, label=label)
+        _limit(axes, 0, "limit τ", above=True)
+        axes.set_ylabel("cross-entropy - τ")
+        _over_steps(axes)
+    return drawn.svg
+
+
+def multipliers(name: str, history: Sequence[Row]) -> str:
+    """The two multipliers."""
+    with drawing(name, "The multipliers of the two constraints over the steps") as (axes, drawn):
+        for key, label, colour, dashes in (
+            ("lambda_false_alarm", "λ₁ (false alarms)", KNOWN, (1, 0)),
+            ("lambda_classification", "λ₂ (cross-entropy)", UNKNOWN, (4, 1.5)),
+        ):
+            axes.plot(*_column(history, key), color=colour, dashes=dashes, label=label)
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel("multiplier")
+        _over_steps(axes)
+    return drawn.svg
+
+
+def slope(name: str, history: Sequence[Row]) -> str:
+    """The learned slope w and bias b of z = w S + b."""
+    with drawing(name, "The slope w over the steps") as (axes, drawn):
+        axes.plot(*_column(history, "w"), color=KNOWN, label="w (slope)")
+        _over_steps(axes)
+    return drawn.svg
+
+
+def acceptance(name: str, history: Sequence[Row], kept: int) -> str:
+    """What chose the epoch: how much wild data is accepted, and the accuracy, on data set aside."""
+    with drawing(name, "Wild data accepted and accuracy over the steps, with the epoch that was kept") as (axes, drawn):
+        for key, label, colour, dashes in (
+            ("accuracy", "accuracy (holdout)", KNOWN, (1, 0)),
+            ("acceptance", "wild data accepted", UNKNOWN, (4, 1.5)),
+        ):
+            axes.plot(*_column(history, key), color=colour, dashes=dashes, label=label)
+        axes.axvline(history[kept]["step"], color=INK, linewidth=1.2, linestyle=":")
+        axes.annotate(
+            "kept", (history[kept]["step"], 0.5), xycoords=("data", "axes fraction"), xytext=(-3, 0),
+            textcoords="offset points", ha="right", va="center", fontsize=8.5,
+        )  # fmt: skip
+        axes.set_ylabel("share")
+        percent(axes, "y")
+        _over_steps(axes)
+    return drawn.svg
+
+
+def _column(history: Sequence[Row], key: str) -> tuple[list[float], list[float]]:
+    """Steps and values of a column, where there are any: the start has no training loss."""
+    rows = [row for row in history if key in row]
+    return [row["step"] for row in rows], [row[key] for row in rows]
+
+
+def _limit(axes: Axes, level: float, text: str, *, above: bool = False) -> None:
+    """A dashed line that a constraint should stay below, with its name at the right end."""
+    axes.axhline(level, color=INK, linewidth=1.2, linestyle="--")
+    axes.annotate(
+        text, (1, level), xycoords=("axes fraction", "data"), xytext=(0, 3 if above else -3), textcoords="offset points",
+        ha="right", va="bottom" if above else "top", fontsize=8.5,
+    )  # fmt: skip
+
+
+def _over_steps(axes: Axes) -> None:
+    axes.set_xlim(left=0)
+    axes.set_xlabel("step")
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.18), ncols=2)
+    axes.tick_params(color=FAINT)

@@ -1,0 +1,161 @@
+"""What the README and the guide tell a user to type, typed."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import wildood
+from wildood.methods.schedule import Schedule
+from wildood.models.resnet import ResNet20
+from wildood.models.small import SmallCNN
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = ("README.md", "docs/guide.md")
+SHORT = {"fit": ["--steps", "2", "--batch", "16"], "demo": ["--seeds", "1"]}
+
+
+def blocks(document, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / document).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+class HuggingFaceStyle(torch.nn.Module):
+    """Takes pixel_values, returns an output with .logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.config = SimpleNamespace(num_labels=3)
+        self.classifier = SmallCNN(channels=3, classes=3, width=4, hidden=8)
+
+    def forward(self, pixel_values=None, labels=None):
+        return SimpleNamespace(loss=None, logits=self.classifier(pixel_values))
+
+
+def names():
+    """What the documents take for granted: a user's models and data, small."""
+    rng = np.random.default_rng(0)
+
+    def vectors(count):
+        y = rng.integers(0, 2, count)
+        return (rng.normal(size=(count, 3)) + 3 * y[:, None]).astype("float32"), y
+
+    def images(count):
+        return rng.integers(0, 256, (count, 8, 8, 3), dtype=np.uint8), rng.integers(0, 3, count)
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    (x, y), (x_new, y_new), (x_later, y_later) = vectors(300), vectors(120), vectors(60)
+    pictures, labels = images(300)
+    new_images, new_labels = images(60)
+    return {
+        "model": model,
+        "hf_model": HuggingFaceStyle(),
+        "image_model": SmallCNN(channels=3, classes=3, width=4, hidden=8),
+        "processor": lambda given, return_tensors: {"pixel_values": given.transpose(0, 3, 1, 2).astype("float32") / 255},
+        "x": x,
+        "y": y,
+        "x_new": x_new,
+        "y_new": y_new,
+        "x_later": x_later,
+        "y_later": y_later,
+        "x_wild": vectors(300)[0],
+        "batch": vectors(4)[0],
+        "pictures": pictures,
+        "images": pictures,
+        "labels": labels,
+        "traffic": images(300)[0],
+        "wild_images": images(300)[0],
+        "new_images": new_images,
+        "new_labels": new_labels,
+    }
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_the_python_blocks_run_one_after_the_other(document, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("wildood.methods.woods.Schedule", lambda **_: Schedule(steps=3, batch=32))
+    torch.manual_seed(0)
+    space = names()
+    before = {name: value.clone() for name, value in space["model"].state_dict().items()}
+    found = blocks(document, "python")
+    assert len(found) >= 2
+    for block in found:
+        exec(compile("import wildood\n" + block, document, "exec"), space)  # noqa: S102 - our own documents
+    assert isinstance(space["detector"], wildood.Detector)
+    assert all(torch.equal(before[name], value) for name, value in space["model"].state_dict().items())
+
+
+def test_the_readme_puts_predict_where_argmax_was():
+    torch.manual_seed(0)
+    space = names()
+    exec(compile(blocks("README.md", "python")[0], "README.md", "exec"), space)  # noqa: S102 - our own document
+    assert space["answers"].shape == (4,)
+    assert set(space["answers"].tolist()) <= {wildood.UNKNOWN, 0, 1}
+    assert space["detector"].promise.unseen
+
+
+@pytest.fixture
+def place(tmp_path):
+    rng = np.random.default_rng(0)
+    for name, count in (("a", 60), ("b", 40), ("h", 60), ("new", 5)):
+        x, y = rng.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8), rng.integers(0, 10, count)
+        np.savez(tmp_path / f"{name}.npz", x=x, y=y)
+    save_file(ResNet20().state_dict(), tmp_path / "w.safetensors")
+    return tmp_path
+
+
+def commands(document):
+    lines = "\n".join(blocks(document, "sh")).replace("\\\n", " ").splitlines()
+    return [line.split("  #")[0].strip() for line in lines if line.strip()]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_the_commands_run_one_after_the_other(document, place):
+    found = [command for command in commands(document) if command.startswith("wildood ")]
+    assert len(found) >= 3
+    for command in found:
+        name = command.split()[1]
+        short = SHORT.get(name, []) if "--seeds" not in command else []
+        shortened = " ".join([command.replace("--seeds 2", "--seeds 1"), *short])
+        line = shortened.replace("wildood ", f"{shlex.quote(sys.executable)} -m wildood ", 1)
+        done = subprocess.run(
+            ["/bin/bash", "-o", "pipefail", "-c", line], cwd=place, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+    assert (place / "detector" / "report.html").exists()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_what_is_to_be_made_can_be_made(document):
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    for command in commands(document):
+        if command.startswith("make "):
+            assert command.split()[1] in targets
+    assert {"demo", "test"} <= set(targets)
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, "docs/method.md", "docs/results.md", "CONTRIBUTING.md"])
+def test_every_link_within_the_project_leads_somewhere(document):
+    path = ROOT / document
+    for target in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
+        if target.startswith("http"):
+            continue
+        name, _, heading = target.partition("#")
+        linked = (path.parent / name) if name else path
+        assert linked.exists(), target
+        headings = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
+        slugs = {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in headings}
+        assert not heading or heading in slugs, target
+
+
+def test_the_exit_codes_of_the_guide_are_those_of_the_program():
+    from wildood.cli import main  # noqa: PLC0415 - its name is taken by the function elsewhere
+
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", (ROOT / "docs/guide.md").read_text("utf-8"), re.MULTILINE)}
+    assert listed == {main.OK, 1, main.MISTAKE, main.INTERRUPTED}
