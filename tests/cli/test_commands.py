@@ -3,6 +3,8 @@
 import csv
 import json
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
@@ -91,7 +93,34 @@ def test_help_and_version_do_not_import_torch(place):
     assert b"usage: wildood COMMAND" in wildood_says(place, "--help").stdout
 
 
-@pytest.mark.parametrize("command", ["fit", "score", "show"])
+def in_a_terminal(*words, environment):
+    """What a command writes to a terminal that it has for itself."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execve(sys.executable, [sys.executable, "-m", "wildood", *words], environment)  # noqa: S606 - our own program
+    written = b""
+    while True:
+        try:
+            part = os.read(terminal, 4096)
+        except OSError:
+            break
+        if not part:
+            break
+        written += part
+    os.waitpid(child, 0)
+    return written.decode()
+
+
+def test_no_color_is_respected_in_a_terminal():
+    environment = os.environ | {"TERM": "xterm-256color"}
+    colours = re.compile(r"\x1b\[[\d;]*[39]\dm")
+    assert colours.search(in_a_terminal("show", "--help", environment=environment))
+    plain = in_a_terminal("show", "--help", environment=environment | {"NO_COLOR": "1"})
+    assert "usage: wildood show" in plain
+    assert not colours.search(plain)
+
+
+@pytest.mark.parametrize("command", ["demo", "fit", "score", "show"])
 def test_every_command_has_help(command, capsys):
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
@@ -171,6 +200,12 @@ def test_show_says_what_it_is_without_the_model(fitted, place):
 MISTAKES = {
     "no command": (["ft"], "no command 'ft': did you mean 'fit'?"),
     "nothing required": (["fit"], "fit needs --labelled and --wild and --model and --out"),
+    "no such option": (["fit", "--stepz", "3"], "unrecognized options: --stepz, 3: did you mean --steps?"),
+    "not a number": (["fit", "--steps", "x"], "--steps cannot be ['x']. See wildood fit --help"),
+    "not numbers": (["fit", "--mean", "0.5", "x"], "--mean cannot be ['0.5', 'x']"),
+    "no such choice": (["fit", "--method", "wods"], "Expected one of ('woods', 'woods-alt')"),
+    "nothing to score": (["score", "d"], "missing: EXAMPLES"),
+    "one word too many": (["show", "d", "e"], "unrecognized options: e"),
     "no such file": ([*OURS, "--labelled", "no.npz", "--out", "x"], "--labelled no.npz: No such file or directory"),
     "not arrays": ([*OURS, "--wild", "own.py", "--out", "x"], "--wild own.py is not an .npz or .npy file"),
     "unknown names": ([*OURS, "--labelled", "odd.npz", "--out", "x"], "no array named x or images"),

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tyro
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from wildood.cli.options import parse
 from wildood.data.files import write_atomically
 from wildood.errors import InputError
 from wildood.experiments.comparison import METHODS, Outcome, outcomes, summary
@@ -40,7 +40,7 @@ class DemoOptions:
 
 def run(words: Sequence[str]) -> None:
     """Compare the methods on digits; the table on standard output, the rest in the directory."""
-    options = tyro.cli(DemoOptions, prog="wildood demo", args=words)
+    options = parse(DemoOptions, "demo", words)
     if options.seeds < 1:
         raise InputError(f"--seeds is {options.seeds}: give at least 1")
     if not plots_installed():
@@ -101,7 +101,8 @@ def _print(results: Sequence[Outcome], out: Path, seconds: float) -> None:
         table.add_row(*row, style="bold" if row[0] == "WOODS" else None)
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
     seeds = len(results) // len(means)
-    console.print(f"Digits 0-6 are known, 7-9 unknown; %, mean ± standard error over {seeds} seeds ({seconds:.0f} s):")
+    spread = f"mean ± standard error over {seeds} seeds" if seeds > 1 else "one seed"
+    console.print(f"Digits 0-6 are known, 7-9 unknown; %, {spread} ({seconds:.0f} s):")
     console.print(table)
     console.print(
         f"{out / 'report.html'}: what this means, as a page\n"

@@ -7,12 +7,11 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import tyro
+from typing import Annotated, Any, Literal, get_args
 
 from wildood.cli.arrays import read_inputs, read_pair
 from wildood.cli.models import read_model
+from wildood.cli.options import named, parse
 from wildood.data.files import write_atomically
 from wildood.data.inputs import InputSpec
 from wildood.detect.fitting import fit, posthoc
@@ -25,6 +24,13 @@ from wildood.scores.energy import EnergyScore
 from wildood.train.progress import logger, shown
 
 METHODS = {"woods": Woods, "woods-alt": WoodsAlt}
+METAVARS: dict[Any, str] = {
+    float: "NUMBER",
+    float | None: "NUMBER",
+    int: "N",
+    int | None: "N",
+    tuple[float, ...]: "NUMBER [NUMBER ...]",
+}
 REQUIRED = ("labelled", "wild", "model", "out")
 
 
@@ -54,20 +60,20 @@ class FitOptions:
         quiet: show no progress.
     """
 
-    labelled: str | None = None
-    wild: str | None = None
-    holdout: str | None = None
-    model: str | None = None
-    weights: Path | None = None
-    out: Path | None = None
-    config: Path | None = None
+    labelled: Annotated[str | None, named("FILE")] = None
+    wild: Annotated[str | None, named("FILE")] = None
+    holdout: Annotated[str | None, named("FILE")] = None
+    model: Annotated[str | None, named("MODEL")] = None
+    weights: Annotated[Path | None, named("FILE")] = None
+    out: Annotated[Path | None, named("DIRECTORY")] = None
+    config: Annotated[Path | None, named("FILE")] = None
     method: Literal["woods", "woods-alt"] = "woods"
     as_published: bool = False
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
+    mean: Annotated[tuple[float, ...] | None, named("NUMBER [NUMBER ...]")] = None
+    std: Annotated[tuple[float, ...] | None, named("NUMBER [NUMBER ...]")] = None
     layout: Literal["NHWC", "NCHW"] = "NHWC"
-    size: tuple[int, int] | None = None
-    features: str | None = None
+    size: Annotated[tuple[int, int] | None, named("HEIGHT WIDTH")] = None
+    features: Annotated[str | None, named("NAME")] = None
     keep: Literal["best", "last"] = "best"
     seed: int = 0
     quiet: bool = False
@@ -79,8 +85,12 @@ def _settings_of(cls: type[Any]) -> list[tuple[str, Any, Any]]:
     help_of = {name: " ".join(text.split()) for name, text in described}
 
     def option(setting: Field[Any]) -> tuple[str, Any, Any]:
-        kind: Any = Annotated[setting.type | None, tyro.conf.arg(help=help_of[setting.name])]  # type: ignore[operator]
-        return setting.name, kind, field(default=None)
+        metavar = METAVARS.get(setting.type, "{" + ",".join(map(str, get_args(setting.type))) + "}")
+        alternative = {other.name: other.default for other in fields(WoodsAlt)}.get(setting.name, setting.default)
+        default = f"{setting.default}" + (f", woods-alt {alternative}" if alternative != setting.default else "")
+        hint = "" if setting.default is None else f"(default: {default})"
+        about = named(metavar, hint, help=help_of[setting.name])
+        return setting.name, Annotated[setting.type | None, about], field(default=None)  # type: ignore[operator]
 
     return [option(setting) for setting in fields(cls) if setting.name != "published"]
 
@@ -96,9 +106,9 @@ Options: Any = make_dataclass(
 
 def run(words: Sequence[str]) -> None:
     """Fit as the words say; the detector and the effective settings are in the output directory afterwards."""
-    options = tyro.cli(Options, prog="wildood fit", args=words)
+    options = parse(Options, "fit", words)
     if options.config is not None:
-        options = tyro.cli(Options, prog="wildood fit", args=words, default=_with_config(options.config))
+        options = parse(Options, "fit", words, default=_with_config(options.config))
     missing = [name for name in REQUIRED if getattr(options, name) is None]
     if missing:
         raise InputError(f"fit needs --{' and --'.join(missing)}: give them here, or in the file of --config")

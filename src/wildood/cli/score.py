@@ -13,6 +13,7 @@ import tyro
 
 from wildood.cli.arrays import read_inputs
 from wildood.cli.models import read_model
+from wildood.cli.options import named, parse
 from wildood.data.files import write_atomically
 from wildood.detect.storage import load
 
@@ -31,16 +32,16 @@ class ScoreOptions:
         out: a file to write to, or - for standard output.
     """
 
-    detector: Annotated[Path, tyro.conf.Positional]
-    examples: Annotated[str, tyro.conf.Positional]
-    model: str | None = None
+    detector: Annotated[Path, tyro.conf.Positional, named("DETECTOR")]
+    examples: Annotated[str, tyro.conf.Positional, named("EXAMPLES")]
+    model: Annotated[str | None, named("MODULE:FUNCTION")] = None
     format: Literal["csv", "jsonl"] = "csv"
-    out: str = "-"
+    out: Annotated[str, named("FILE")] = "-"
 
 
 def run(words: Sequence[str]) -> None:
     """Write example, score, decision (known or unknown) and the classifier's class for each example."""
-    options = tyro.cli(ScoreOptions, prog="wildood score", args=words)
+    options = parse(ScoreOptions, "score", words)
     detector = load(options.detector, model=None if options.model is None else read_model(options.model))
     x = read_inputs(options.examples, "examples")
     scores, classes = detector.score_and_classify(x)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from wildood.cli.options import named, parse
 from wildood.detect.detector import Promise
 from wildood.detect.storage import read_description
 from wildood.report.tables import settings_text
@@ -23,13 +24,13 @@ class ShowOptions:
         json: everything that is known, as JSON.
     """
 
-    detector: Annotated[Path, tyro.conf.Positional]
+    detector: Annotated[Path, tyro.conf.Positional, named("DETECTOR")]
     json: bool = False
 
 
 def run(words: Sequence[str]) -> None:
     """Print a few readable lines, or all of it as JSON."""
-    options = tyro.cli(ShowOptions, prog="wildood show", args=words)
+    options = parse(ShowOptions, "show", words)
     content = read_description(options.detector)
     sys.stdout.write(json.dumps(content, indent=2) + "\n" if options.json else describe(content))
 

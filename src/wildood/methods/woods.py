@@ -26,7 +26,8 @@ class Woods:
     """Energy as the OOD classifier, with the sigmoid loss of eq. (energy_robust).
 
     Attributes:
-        alpha: level of the constraint on false alarms (the soft rate E σ(z) of labelled data).
+        alpha: level of the constraint on false alarms (the soft rate E σ(z) of labelled data); the deployed threshold's
+            false-alarm rate, too, unless `fit(alpha=...)` says otherwise.
         tau: level of the constraint on cross-entropy; None for twice the starting classifier's on the labelled data.
         tol: the violation at which a penalty grows.
         gamma: by how much it grows, at most once per epoch.

@@ -1,0 +1,66 @@
+"""Words of the command line made into options; a mistake in them is one line, like every other mistake."""
+
+import io
+import os
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from itertools import groupby
+from typing import Any, TypeVar
+
+import tyro
+
+from wildood.errors import InputError
+
+Options = TypeVar("Options")
+
+
+def named(metavar: str, hint: str = "", help: str | None = None) -> Any:  # noqa: A002 - tyro's word for it
+    """How the help names the value of an option, and what it says of its default."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=hint, help=help)
+
+
+def parse(options: type[Options], command: str, words: Sequence[str], default: Any = tyro.MISSING_NONPROP) -> Options:
+    """The options of a command.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Count:
+    ...     steps: int = 3
+    >>> parse(Count, "count", ["--steps", "5"])
+    Count(steps=5)
+    >>> parse(Count, "count", ["--stepz", "5"])
+    Traceback (most recent call last):
+    wildood.errors.InputError: count: unrecognized options: --stepz, 5: did you mean --steps? See wildood count --help
+    """
+    said, shown = io.StringIO(), io.StringIO()
+    # tyro writes in colour to a terminal, and has not heard of NO_COLOR.
+    output = shown if os.environ.get("NO_COLOR") else sys.stdout
+    try:
+        with redirect_stderr(said), redirect_stdout(output):
+            found: Options = tyro.cli(
+                options, prog=f"wildood {command}", args=words, default=default, config=(tyro.conf.FlagCreatePairsOff,)
+            )
+            return found
+    except SystemExit as ended:
+        sys.stdout.write(shown.getvalue())
+        if ended.code:
+            raise InputError(f"{command}: {_one_line(said.getvalue())} See wildood {command} --help") from None
+        raise
+
+
+def _one_line(boxed: str) -> str:
+    """What tyro says in a box, of lines or of ASCII: the paragraph below the title, and the first option it suggests."""
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line).strip(" │") for line in boxed.splitlines()]
+    rule = re.compile(r"[╭╰].*|[─-]+")
+    paragraphs: list[list[str]] = [[]] if lines and lines[0].startswith("╭") else []
+    for after_rule, group in groupby(lines, key=lambda line: bool(rule.fullmatch(line))):
+        if not after_rule:
+            paragraphs.append(list(group))
+    text, *others = (re.sub(r"\s+", " ", " ".join(paragraph)).strip() for paragraph in paragraphs[1:])
+    text = text.split(". Got errors")[0].removesuffix("(required)").strip(" .")
+    text = re.sub(r"Missing from [\w ]+:", "missing:", text)
+    text = re.sub(r"[Ee]rror parsing (\S+): [Nn]o type matching .+? could be instantiated from", r"\1 cannot be", text)
+    suggested = re.match(r"Perhaps you meant.*?(--[\w-]+)", " ".join(others))
+    return f"{text[:1].lower()}{text[1:]}" + (f": did you mean {suggested.group(1)}?" if suggested else ".")
