@@ -7,13 +7,10 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from safetensors.torch import load_file
 
 import wildood
 from wildood.evaluate.metrics import false_alarm_rate
-from wildood.models.resnet import ResNet20
-
-SPEC = wildood.InputSpec(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+from wildood.experiments.cifar10 import SPEC, resnet20
 
 
 def main() -> None:
@@ -23,8 +20,7 @@ def main() -> None:
     root = parser.parse_args().data_root
     with np.load(root / "cifar10.npz") as file:
         trained_on, holdout, fresh = file["train_images"][:5000], *np.split(file["test_images"], [2500])
-    model = ResNet20()
-    model.load_state_dict(load_file(root / "weights" / "resnet20-cifar10.safetensors"))
+    model = resnet20(root)
     for score in (wildood.EnergyScore(), wildood.MaxSoftmax()):
         for name, data in (("trained on", {"labelled": trained_on}), ("holdout", {"holdout": holdout})):
             detector = wildood.posthoc(model, score, input=SPEC, **data)

@@ -7,26 +7,22 @@ import argparse
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from safetensors.torch import load_file
 
 import wildood
 from wildood.data.given import labelled_source, unlabelled_source
 from wildood.data.sampling import generator
 from wildood.evaluate.metrics import accuracy, fpr_at_tpr
+from wildood.experiments.cifar10 import SPEC, cifar10, resnet20
+from wildood.experiments.parts import Parts
 from wildood.methods.objective import Objective, Start
 from wildood.methods.woods import SigmoidLevel, WoodsObjective
 from wildood.models.outputs import Classifier, each_output
-from wildood.models.resnet import ResNet20
 from wildood.train.loop import Training
 from wildood.train.monitor import start_of
 
-Images = npt.NDArray[np.uint8]
-SPEC = wildood.InputSpec(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 EVERY = 25
 
 
@@ -50,43 +46,9 @@ class Algorithm1(wildood.Woods):
         return objective
 
 
-class Parts(NamedTuple):
-    """10,000 labelled, 10,000 wild-ID, OOD 70 / 30; for development, parts of the wild pools are held back instead."""
-
-    labelled: tuple[Images, npt.NDArray[np.int64]]
-    wild: wildood.WildMixture
-    test_id: tuple[Images, npt.NDArray[np.int64]]
-    test_ood: Images
-
-
-def cifar10(root: Path, ood_name: str, seed: int, part: str) -> Parts:
-    """The data of one seed."""
-    with np.load(root / "cifar10.npz") as file:
-        images, labels = file["train_images"], file["train_labels"].astype(np.int64)
-        test_id = file["test_images"], file["test_labels"].astype(np.int64)
-    with np.load(root / f"{ood_name}.npz") as file:
-        unknown = file["images"]
-    train = int(0.7 * len(unknown))
-    unknown = np.random.default_rng(0).permutation(
-        unknown
-    )  # the test share is the same for every seed: none is developed on
-    test_ood = unknown[train:]
-    rng = np.random.default_rng(seed)
-    order, wild_ood = rng.permutation(len(images)), rng.permutation(unknown[:train])
-    wild_id = order[10_000:]
-    if part == "validation":
-        held, wild_id = np.split(wild_id, [2_000])
-        test_id = images[held], labels[held]
-        test_ood, wild_ood = np.split(wild_ood, [int(0.3 * train)])
-    mixture = wildood.WildMixture(id=images[wild_id], ood=wild_ood, pi=0.1)
-    return Parts((images[order[:10_000]], labels[order[:10_000]]), mixture, test_id, test_ood)
-
-
 def run(root: Path, parts: Parts, method: wildood.Woods, schedule: wildood.Schedule, seed: int) -> list[tuple[float, float]]:
     """FPR95 and accuracy in percent, at the start and every 25 steps."""
-    model = ResNet20()
-    model.load_state_dict(load_file(root / "weights" / "resnet20-cifar10.safetensors"))
-    classifier = Classifier(model.to(memory_format=torch.channels_last), SPEC)  # type: ignore[call-overload]
+    classifier = Classifier(resnet20(root).to(memory_format=torch.channels_last), SPEC)  # type: ignore[call-overload]
     labelled = labelled_source(parts.labelled, "labelled")
     test_id, test_ood = labelled_source(parts.test_id, "test"), unlabelled_source(parts.test_ood, "ood")
     curve: list[tuple[float, float]] = []
@@ -114,6 +76,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--only", nargs="+", default=["Woods", "as_published", "Algorithm1"])
     arguments = parser.parse_args()
+    root = arguments.data_root
     seeds = arguments.seeds or ([0, 1, 2] if arguments.part == "test" else [100])
     published = replace(wildood.Schedule.as_published("stationary"), epochs=None, steps=arguments.steps, milestones=())
     recipes = {
@@ -129,8 +92,7 @@ def main() -> None:
             method, schedule = recipes[name]
             began = time.perf_counter()
             curves = [
-                run(arguments.data_root, cifar10(arguments.data_root, ood, seed, arguments.part), method, schedule, seed)
-                for seed in seeds
+                run(root, cifar10(root, ood, seed, arguments.part, holdout=0), method, schedule, seed) for seed in seeds
             ]
             seconds = (time.perf_counter() - began) / len(seeds)
             columns = np.array(curves)  # seed, step, (FPR95, accuracy)

@@ -18,7 +18,7 @@ from wildood.models.resnet import ResNet20
 from wildood.models.small import SmallCNN
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = ("README.md", "docs/guide.md")
+DOCUMENTS = ("README.md", "docs/guide.md", "docs/baselines.md")
 SHORT = {"fit": ["--steps", "2", "--batch", "16"], "demo": ["--seeds", "1"]}
 
 

@@ -10,10 +10,20 @@ _HOMES = {
     "CheckpointError": "wildood.errors",
     "Detector": "wildood.detect.detector",
     "DetectorFileError": "wildood.errors",
+    "EnergyLogistic": "wildood.methods.energy_logistic",
+    "EnergyMargin": "wildood.methods.energy_margin",
     "EnergyScore": "wildood.scores.energy",
+    "Godin": "wildood.methods.godin",
     "InputError": "wildood.errors",
     "InputSpec": "wildood.data.inputs",
+    "Knn": "wildood.scores.knn",
+    "Mahalanobis": "wildood.scores.mahalanobis",
+    "MaxLogit": "wildood.scores.max_logit",
+    "Odin": "wildood.scores.odin",
+    "ReAct": "wildood.scores.react",
+    "Vim": "wildood.scores.vim",
     "MaxSoftmax": "wildood.scores.max_softmax",
+    "OutlierExposure": "wildood.methods.outlier_exposure",
     "Schedule": "wildood.methods.schedule",
     "TrainingError": "wildood.errors",
     "WildMixture": "wildood.data.wild",
@@ -22,7 +32,8 @@ _HOMES = {
     "WoodsAlt": "wildood.methods.woods_alt",
     "fit": "wildood.detect.fitting",
     "load": "wildood.detect.storage",
-    "posthoc": "wildood.detect.fitting",
+    "posthoc": "wildood.detect.scoring",
+    "pretrain": "wildood.detect.pretraining",
 }
 
 __all__ = [
@@ -30,12 +41,22 @@ __all__ = [
     "CheckpointError",
     "Detector",
     "DetectorFileError",
+    "EnergyLogistic",
+    "EnergyMargin",
     "EnergyScore",
+    "Godin",
     "InputError",
     "InputSpec",
+    "Knn",
+    "Mahalanobis",
+    "MaxLogit",
     "MaxSoftmax",
+    "Odin",
+    "OutlierExposure",
+    "ReAct",
     "Schedule",
     "TrainingError",
+    "Vim",
     "WildMixture",
     "WildoodError",
     "Woods",
@@ -43,20 +64,33 @@ __all__ = [
     "fit",
     "load",
     "posthoc",
+    "pretrain",
 ]
 
 if TYPE_CHECKING:
     from wildood.data.inputs import InputSpec
     from wildood.data.wild import WildMixture
     from wildood.detect.detector import UNKNOWN, Detector
-    from wildood.detect.fitting import fit, posthoc
+    from wildood.detect.fitting import fit
+    from wildood.detect.pretraining import pretrain
+    from wildood.detect.scoring import posthoc
     from wildood.detect.storage import load
     from wildood.errors import CheckpointError, DetectorFileError, InputError, TrainingError, WildoodError
+    from wildood.methods.energy_logistic import EnergyLogistic
+    from wildood.methods.energy_margin import EnergyMargin
+    from wildood.methods.godin import Godin
+    from wildood.methods.outlier_exposure import OutlierExposure
     from wildood.methods.schedule import Schedule
     from wildood.methods.woods import Woods
     from wildood.methods.woods_alt import WoodsAlt
     from wildood.scores.energy import EnergyScore
+    from wildood.scores.knn import Knn
+    from wildood.scores.mahalanobis import Mahalanobis
+    from wildood.scores.max_logit import MaxLogit
     from wildood.scores.max_softmax import MaxSoftmax
+    from wildood.scores.odin import Odin
+    from wildood.scores.react import ReAct
+    from wildood.scores.vim import Vim
 
 
 def __getattr__(name: str) -> Any:

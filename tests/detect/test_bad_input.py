@@ -337,7 +337,7 @@ def test_keep_is_best_or_last(call, keep):
         ({"steps": 0}, "steps is 0: give a positive whole number"),
         ({"steps": 5, "batch": 1}, "at least 2 examples"),
         ({"steps": 5, "lr": -1.0}, "lr is -1.0: give a positive number"),
-        ({"steps": 5, "duals": "never"}, "duals are 'never': give 'epoch' or 'step'"),
+        ({"steps": 5, "duals": "never"}, "duals is 'never': give 'epoch' or 'step'"),
     ],
 )
 def test_schedule_that_makes_no_sense_is_refused(settings, message):

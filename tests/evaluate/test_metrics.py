@@ -1,10 +1,14 @@
 """The metrics equal scikit-learn's and their own definitions, whatever the ties."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
+from scipy.stats import sem
+from sklearn.metrics import auc, average_precision_score, roc_auc_score
+from sklearn.metrics import roc_curve as sklearn_roc_curve
 
 from wildood.errors import InputError
 from wildood.evaluate.metrics import (
@@ -16,13 +20,15 @@ from wildood.evaluate.metrics import (
     false_alarm_rate,
     fpr_at_tpr,
     fpr_at_tpr_ood_positive,
+    mean_and_error,
+    roc_curve,
 )
 
 # Few distinct values, so that nearly every example has ties; some differ by more than 300 orders of magnitude.
 TIED = st.lists(st.sampled_from([-3.5, -1.0, 0.0, 0.1, 0.2, 7.0, 1e300]), min_size=1, max_size=40)
 # k / n and p / 100 are each rounded correctly, so that comparing the two floats compares the two fractions.
 RATES = st.integers(1, 100).map(lambda percent: percent / 100)
-SCORE_METRICS = [fpr_at_tpr, fpr_at_tpr_ood_positive, auroc, aupr_in, aupr_out]
+SCORE_METRICS = [fpr_at_tpr, fpr_at_tpr_ood_positive, auroc, aupr_in, aupr_out, roc_curve]
 
 
 def labelled_scores(id_scores, ood_scores):
@@ -66,9 +72,9 @@ def test_all_metrics_equal_scikit_learn_on_large_samples(seed, levels):
     assert auroc(id_scores, ood_scores) == pytest.approx(roc_auc_score(is_ood, scores), abs=1e-12)
     assert aupr_out(id_scores, ood_scores) == pytest.approx(average_precision_score(is_ood, scores), abs=1e-12)
     assert aupr_in(id_scores, ood_scores) == pytest.approx(average_precision_score(1 - is_ood, -scores), abs=1e-12)
-    fpr, tpr, _ = roc_curve(1 - is_ood, -scores, drop_intermediate=False)
+    fpr, tpr, _ = sklearn_roc_curve(1 - is_ood, -scores, drop_intermediate=False)
     assert fpr_at_tpr(id_scores, ood_scores) == pytest.approx(fpr[np.argmax(tpr >= 0.95)], abs=1e-12)
-    fpr, tpr, _ = roc_curve(is_ood, scores, drop_intermediate=False)
+    fpr, tpr, _ = sklearn_roc_curve(is_ood, scores, drop_intermediate=False)
     assert fpr_at_tpr_ood_positive(id_scores, ood_scores) == pytest.approx(fpr[np.argmax(tpr >= 0.95)], abs=1e-12)
 
 
@@ -131,6 +137,51 @@ def test_ranking_metrics_with_ties_by_hand():
 @settings(deadline=None, derandomize=True)
 def test_auroc_of_exchanged_classes_is_the_complement(id_scores, ood_scores):
     assert auroc(id_scores, ood_scores) + auroc(ood_scores, id_scores) == pytest.approx(1, abs=1e-12)
+
+
+@given(TIED, TIED)
+@settings(deadline=None, derandomize=True)
+def test_roc_curve_equals_scikit_learn_on_tied_scores(id_scores, ood_scores):
+    false_alarms, caught, _ = sklearn_roc_curve(*labelled_scores(id_scores, ood_scores), drop_intermediate=False)
+    ours = roc_curve(id_scores, ood_scores)
+    np.testing.assert_allclose(ours[0], false_alarms, atol=1e-12)
+    np.testing.assert_allclose(ours[1], caught, atol=1e-12)
+
+
+@given(TIED, TIED)
+@settings(deadline=None, derandomize=True)
+def test_roc_curve_goes_from_rejecting_nothing_to_rejecting_all_with_auroc_below_it(id_scores, ood_scores):
+    false_alarms, caught = roc_curve(id_scores, ood_scores)
+    assert (false_alarms[0], caught[0], false_alarms[-1], caught[-1]) == (0, 0, 1, 1)
+    assert auc(false_alarms, caught) == pytest.approx(auroc(id_scores, ood_scores), abs=1e-12)
+
+
+def test_roc_curve_passes_through_what_a_threshold_rejects():
+    id_scores, ood_scores = [0, 1, 1, 2], [1, 2, 2, 5, 7]
+    points = list(zip(*roc_curve(id_scores, ood_scores), strict=True))
+    for threshold in (-1, 0, 0.5, 1, 2, 5, 7):
+        rejected = false_alarm_rate(id_scores, threshold), false_alarm_rate(ood_scores, threshold)
+        assert any(point == pytest.approx(rejected, abs=1e-12) for point in points)
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=20))
+@settings(deadline=None, derandomize=True)
+def test_mean_and_error_equal_scipy(values):
+    mean, error = mean_and_error(values)
+    assert mean == pytest.approx(math.fsum(values) / len(values), abs=1e-9)
+    assert error == pytest.approx(sem(values), abs=1e-9)
+
+
+def test_a_single_value_has_no_error():
+    mean, error = mean_and_error([0.25])
+    assert mean == 0.25
+    assert math.isnan(error)
+
+
+@pytest.mark.parametrize("bad", [[], [np.nan], [[1.0, 2.0]]])
+def test_mean_and_error_refuses_what_is_no_number_for_each_seed(bad):
+    with pytest.raises(InputError, match="per-seed scores"):
+        mean_and_error(bad)
 
 
 def test_false_alarm_rate_accepts_a_score_at_the_threshold():

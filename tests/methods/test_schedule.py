@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 
 from wildood import InputError, Schedule
@@ -50,3 +52,28 @@ def test_schedules_that_make_no_sense_are_refused(settings):
 def test_unknown_published_setting_is_refused():
     with pytest.raises(InputError, match="stationary"):
         Schedule.as_published("moving")
+
+
+def test_a_cosine_falls_to_zero_after_its_warm_up():
+    schedule = Schedule(steps=100, lr=0.2, decay="cosine", warmup=0.1)
+    rates = [schedule.lr_at(step, per_epoch=10, total=100) for step in range(100)]
+    assert rates[0] == pytest.approx(0.2 / 11)
+    assert max(rates) == rates[10] == pytest.approx(0.2)
+    assert rates[55] == pytest.approx(0.1)
+    assert rates[99] < 0.001
+    assert all(first > second for first, second in pairwise(rates[10:]))
+
+
+def test_pretraining_is_the_recipe_of_the_papers_classifier():
+    schedule = Schedule.pretraining()
+    assert (schedule.epochs, schedule.lr, schedule.decay, schedule.augment) == (100, 0.1, "cosine", True)
+    assert (schedule.batch, schedule.momentum, schedule.weight_decay) == (128, 0.9, 5e-4)
+    assert schedule.lr_at(0, per_epoch=10, total=1000) == 0.1
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"), [({"decay": "linear"}, "decay is 'linear'"), ({"warmup": 1.0}, "warmup is 1.0")]
+)
+def test_wrong_decay_is_refused(setting, message):
+    with pytest.raises(InputError, match=message):
+        Schedule(**setting)

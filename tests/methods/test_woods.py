@@ -18,7 +18,7 @@ logits_and_labels = torch.randn(64, 5, generator=torch.Generator().manual_seed(0
 
 def start(seed: int = 0, spread: float = 3.0) -> Start:
     sums = torch.randn(1000, generator=torch.Generator().manual_seed(seed)) * spread + 10
-    return Start(cross_entropy=0.25, accuracy=0.9, logsumexp=sums, features=5, seed=seed)
+    return Start(cross_entropy=0.25, accuracy=0.9, logsumexp=sums, classes=5, features=5, seed=seed)
 
 
 def batch(seed: int = 0) -> Batch:

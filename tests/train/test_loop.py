@@ -142,7 +142,7 @@ def test_a_loss_that_is_not_finite_stops_with_its_step():
 def test_epoch_of_the_published_schedule_is_the_shortest_pool():
     schedule = replace(Schedule.as_published("stationary"), batch=8)
     wild = WildMixture(id=np.zeros((33, 4)), ood=np.ones((17, 4)), pi=0.5)
-    objective = Woods.as_published().objective(Classifier(network()), Start(0.1, 0.9, torch.randn(40), 0, 0))
+    objective = Woods.as_published().objective(Classifier(network()), Start(0.1, 0.9, torch.randn(40), 3, 0, 0))
     run = Training(objective, LABELLED, wild, schedule, seed=0)
     assert (run.per_epoch, run.total) == (2, 200)
     rates = [schedule.lr_at(step, 2, 200) for step in (0, 99, 100, 149, 150, 179, 180, 199)]

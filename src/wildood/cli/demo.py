@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -15,17 +16,18 @@ from rich.console import Console
 from rich.table import Table
 
 from wildood.cli.options import parse
-from wildood.data.files import write_atomically
+from wildood.data.files import write_array_file, write_atomically
 from wildood.errors import InputError
 from wildood.experiments.comparison import METHODS, Outcome, outcomes, summary
-from wildood.experiments.digits import Parts, digits
+from wildood.experiments.digits import digits
+from wildood.experiments.parts import Parts
 from wildood.report.tables import COLUMNS, cells, plots_installed
 from wildood.train.progress import logger, progress_bar, shown
 
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """Train a digit classifier, teach it to say "unknown" in four ways, and write a table, a page and the detector.
+    """Train a digit classifier, teach it to say "unknown" in several ways, and write a table, a page and the detector.
 
     Attributes:
         out: the directory to write to.
@@ -47,19 +49,23 @@ def run(words: Sequence[str]) -> None:
         raise InputError("the demo draws its page with matplotlib: pip install 'wildood[demo]'")
     from wildood.report.comparison_page import comparison_page  # noqa: PLC0415 - matplotlib is an extra
 
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {options.out} cannot be written to ({error.strerror}): give a directory") from error
     began = time.monotonic()
     seeds = range(options.seeds)
     results: list[Outcome] = []
     with shown(verbose=not options.quiet), progress_bar(len(seeds) * len(METHODS), 0, "comparing", "runs") as bar:
         for result in outcomes(seeds, digits):
             results.append(result)
-            logger.info("seed %d  %-11s  FPR95 %4.1f %%", result.seed, result.method, 100 * result.metrics.fpr95)
+            logger.info("seed %d  %-16s  FPR95 %4.1f %%", result.seed, result.method, 100 * result.metrics.fpr95)
             bar.at(len(results))
     parts = digits(seeds[0])
     detector = next(result.detector for result in results if result.method == "WOODS")
     detector.save(options.out / "detector")
     _write_examples(options.out / "examples.npz", parts)
-    command = " ".join(["wildood demo", *words])
+    command = shlex.join(["wildood", "demo", *words])
     write_atomically(options.out / "report.html", comparison_page(results, parts, command).encode())
     record = _record(results, command, time.monotonic() - began)
     write_atomically(options.out / "results.json", (json.dumps(record, indent=1) + "\n").encode())
@@ -87,8 +93,7 @@ def _record(results: Sequence[Outcome], command: str, seconds: float) -> dict[st
 
 def _write_examples(path: Path, parts: Parts) -> None:
     """The test scans, known ones first, for `wildood score` to try."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(path, x=np.concatenate([parts.test_id[0], parts.test_ood]))
+    write_array_file(path, x=np.concatenate([parts.test_id[0], parts.test_ood]))
 
 
 def _print(results: Sequence[Outcome], out: Path, seconds: float) -> None:
@@ -99,14 +104,15 @@ def _print(results: Sequence[Outcome], out: Path, seconds: float) -> None:
         column.justify = "right"
     for row in cells(means):
         table.add_row(*row, style="bold" if row[0] == "WOODS" else None)
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 100)
     seeds = len(results) // len(means)
     spread = f"mean ± standard error over {seeds} seeds" if seeds > 1 else "one seed"
     console.print(f"Digits 0-6 are known, 7-9 unknown; %, {spread} ({seconds:.0f} s):")
     console.print(table)
+    detector = str(out / "detector")
     console.print(
         f"{out / 'report.html'}: what this means, as a page\n"
-        f"wildood show {out / 'detector'}: the WOODS detector of seed 0\n"
-        f"wildood score {out / 'detector'} {out / 'examples.npz'}: its answers on the test scans",
+        f"{shlex.join(['wildood', 'show', detector])}: the WOODS detector of seed 0\n"
+        f"{shlex.join(['wildood', 'score', detector, str(out / 'examples.npz')])}: its answers on the test scans",
         markup=False,
     )

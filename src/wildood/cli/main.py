@@ -1,5 +1,6 @@
 """`wildood`: finds the command and turns what it raises into an exit code; imports nothing slow before it must."""
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from wildood.errors import WildoodError
 COMMANDS = {
     "demo": "see what it does: digits, two minutes, a table and a page",
     "fit": 'teach a classifier to say "unknown" from wild data',
+    "pretrain": "train a classifier, to start from",
     "score": "score examples with a saved detector: known or unknown, and which class",
     "show": "what a saved detector is, what it promises, how it was made",
 }
@@ -20,7 +22,7 @@ HELP = f"""usage: wildood COMMAND [OPTIONS]
 Teach a deployed PyTorch classifier to say "unknown", from the unlabelled traffic it serves.
 
 commands:
-{chr(10).join(f"  {name:8}{what}" for name, what in COMMANDS.items())}
+{chr(10).join(f"  {name:10}{what}" for name, what in COMMANDS.items())}
 
 options:
   -h, --help    this text; wildood COMMAND --help for a command's options
@@ -37,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0.1.0
     0
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without ± shows ? instead of a traceback
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in {"-h", "--help"}:
         sys.stdout.write(HELP)

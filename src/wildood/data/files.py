@@ -1,11 +1,13 @@
 """Files that are either whole or not there: atomic writes, and nested state as safetensors with a checksum."""
 
 import hashlib
+import io
 import json
 import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load as parse_tensors
 from safetensors.torch import save as serialise_tensors
@@ -35,6 +37,13 @@ def write_atomically(path: Path, content: bytes) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def write_array_file(path: Path, **arrays: np.ndarray[Any, Any]) -> None:
+    """Write named arrays as an `.npz` file, whole or not at all."""
+    content = io.BytesIO()
+    np.savez(content, **arrays)  # type: ignore[arg-type]
+    write_atomically(path, content.getvalue())
 
 
 def digest(content: bytes | memoryview) -> str:

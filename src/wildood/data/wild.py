@@ -44,6 +44,10 @@ class Wild(Protocol):
         """This wild data without `share` of it, and a source of examples from that share."""
         ...
 
+    def whole(self, seed: int) -> Source:
+        """All of it, as one source."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class WildPool:
@@ -72,6 +76,10 @@ class WildPool:
         if len(aside) == 0:
             raise InputError(f"wild has {len(self.source)} examples, too few to set a share of it aside: give at least 10")
         return WildPool(Part(self.source, kept)), Part(self.source, aside)
+
+    def whole(self, seed: int) -> Source:  # noqa: ARG002 - a mixture draws
+        """The pool itself."""
+        return self.source
 
 
 class WildMixture:
@@ -116,6 +124,11 @@ class WildMixture:
             raise InputError("wild is too small to set a share of it aside: give at least 10 ID and 10 OOD examples")
         kept = WildMixture(Part(self.id, kept_id), Part(self.ood, kept_ood), self.pi)
         return kept, _mixture_sample(Part(self.id, aside_id), Part(self.ood, aside_ood), self.pi, rng)
+
+    def whole(self, seed: int) -> Source:
+        """One sample of the mixture, as large as the two pools allow."""
+        parts = [Part(pool, torch.arange(len(pool))) for pool in self.pools]
+        return _mixture_sample(parts[0], parts[1], self.pi, generator(seed, "wild-whole"))
 
 
 def as_wild(data: Any) -> WildPool | WildMixture:

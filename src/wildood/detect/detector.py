@@ -13,7 +13,7 @@ from wildood.data.sources import Source
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_alpha, conformal_threshold
 from wildood.models.outputs import Classifier, each_output
-from wildood.scores.score import Score
+from wildood.scores.score import Score, score_all
 from wildood.train.history import Row
 
 UNKNOWN: Final = -1
@@ -126,8 +126,7 @@ class Detector:
 
     def score(self, x: Any) -> npt.NDArray[np.float32]:
         """One number for each example, higher = more OOD."""
-        scores: npt.NDArray[np.float32] = each_output(self.classifier, self._source(x), self.scorer).numpy()
-        return scores
+        return self._scores(self._source(x))
 
     def predict(self, x: Any) -> npt.NDArray[np.int64]:
         """The class of each example, or UNKNOWN (-1) where it is rejected."""
@@ -142,11 +141,12 @@ class Detector:
 
     def score_and_classify(self, x: Any) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """What `score` and `classify` say, from one pass over the examples."""
-        both = each_output(
+        both = score_all(
             self.classifier,
             self._source(x),
+            self.scorer,
             # float64 holds every float32 and every class exactly
-            lambda outputs: torch.stack([self.scorer(outputs).double(), outputs.logits.argmax(1).double()], dim=1),
+            lambda found: torch.stack([found.scores.double(), found.outputs.logits.argmax(1).double()], dim=1),
         )
         return both[:, 0].float().numpy(), both[:, 1].long().numpy()
 
@@ -178,7 +178,10 @@ class Detector:
 
     def calibrate_on(self, source: Source, alpha: float, *, unseen: bool) -> "Detector":
         """`calibrate` for a source that is checked already."""
-        return self._calibrate(each_output(self.classifier, source, self.scorer).numpy(), alpha, unseen=unseen)
+        return self._calibrate(self._scores(source), alpha, unseen=unseen)
+
+    def _scores(self, source: Source) -> npt.NDArray[np.float32]:
+        return score_all(self.classifier, source, self.scorer, lambda found: found.scores).numpy()
 
     def _calibrate(self, scores: npt.NDArray[np.float32], alpha: float, *, unseen: bool) -> "Detector":
         self.threshold = conformal_threshold(scores, alpha)

@@ -21,8 +21,8 @@ class Data(NamedTuple):
     """What a fit trains on and what it does not look at."""
 
     labelled: Source
-    wild: Wild
-    wild_aside: Source
+    wild: Wild | None  # None for methods that train without
+    wild_aside: Source | None
     selection: Source  # chooses the epoch
     threshold: Source  # sets the threshold
     example: Example
@@ -38,13 +38,19 @@ def prepare(
     spec: InputSpec | None,
     keep: str,
     seed: int,
+    *,
+    uses_wild: bool = True,
 ) -> Data:
-    """Check everything the user gave, and divide it."""
+    """Check everything the user gave, and divide it; wild data that a method does not train on still chooses."""
     known = labelled_source(labelled, "labelled")
-    traffic = as_wild(wild)
+    if wild is None and uses_wild:
+        raise InputError("this method trains on wild data: give wild=x, unlabelled examples as the classifier meets them")
+    traffic = None if wild is None else as_wild(wild)
     unseen = None if holdout is None else labelled_source(holdout, "holdout")
     example = _same_examples(known, traffic, unseen, spec)
-    fingerprints = {"labelled": known.fingerprint(), "wild": "+".join(pool.fingerprint() for pool in traffic.pools)}
+    fingerprints = {"labelled": known.fingerprint()}
+    if traffic is not None:
+        fingerprints["wild"] = "+".join(pool.fingerprint() for pool in traffic.pools)
     if isinstance(traffic, WildMixture):
         fingerprints["wild"] += f" at pi = {traffic.pi}"
     if unseen is None:
@@ -57,20 +63,30 @@ def prepare(
             f"labelled has {len(known)} examples to train on, fewer than a batch of {schedule.batch}: give more, or a "
             "smaller batch, as in schedule=Schedule(steps=200, batch=32)"
         )
-    kept, aside = traffic.set_aside(ASIDE, seed)
+    kept: Wild | None = None
+    aside: Source | None = None
+    if traffic is not None and uses_wild:
+        kept, aside = traffic.set_aside(ASIDE, seed)
+    elif traffic is not None:
+        aside = traffic.whole(seed)
     selection = threshold = unseen
     if keep == "best":
         first, second = split(len(unseen), 0.5, generator(seed, "holdout"))
         selection, threshold = Part(unseen, first), Part(unseen, second)
     for part in (selection, threshold):
-        if len(part) < examples_needed(alpha):
-            halves = " in each half (one chooses the epoch, one sets the threshold)" if keep == "best" else ""
-            instead = ", a larger alpha, or keep='last'" if keep == "best" else " or a larger alpha"
-            raise InputError(
-                f"the holdout has {len(part)} examples{halves}, but a false-alarm rate of {alpha} needs at least "
-                f"{examples_needed(alpha)}: give a larger holdout{instead}"
-            )
+        enough(part, alpha, halves=keep == "best", instead="keep='last'")
     return Data(known, kept, aside, selection, threshold, example, fingerprints)
+
+
+def enough(part: Source, alpha: float, *, halves: bool, instead: str) -> None:
+    """Refuse a holdout, or a half of one, that is too small for the promised rate."""
+    if len(part) < examples_needed(alpha):
+        half = " in each half (one chooses, one sets the threshold)" if halves else ""
+        remedy = f", a larger alpha, or {instead}" if halves else " or a larger alpha"
+        raise InputError(
+            f"the holdout has {len(part)} examples{half}, but a false-alarm rate of {alpha} needs at least "
+            f"{examples_needed(alpha)}: give a larger holdout{remedy}"
+        )
 
 
 def _check_overlap(known: Source, unseen: Source) -> None:
@@ -105,7 +121,9 @@ def _set_aside_labelled(known: Source, alpha: float, keep: str, batch: int, seed
     return Part(known, kept), Part(known, aside)
 
 
-def _same_examples(known: Source, traffic: WildPool | WildMixture, unseen: Source | None, spec: InputSpec | None) -> Example:
+def _same_examples(
+    known: Source, traffic: WildPool | WildMixture | None, unseen: Source | None, spec: InputSpec | None
+) -> Example:
     """What a raw example is like, the same in every source."""
     example = Example.of(known)
     if example.kind == "uint8" and spec is None:
@@ -113,6 +131,7 @@ def _same_examples(known: Source, traffic: WildPool | WildMixture, unseen: Sourc
             "labelled holds uint8 examples: pass input=InputSpec(mean=..., std=...) with the values that the model was "
             "trained with, or floats as the model expects them"
         )
-    for name, source in [("wild", pool) for pool in traffic.pools] + ([] if unseen is None else [("holdout", unseen)]):
+    pools = () if traffic is None else traffic.pools
+    for name, source in [("wild", pool) for pool in pools] + ([] if unseen is None else [("holdout", unseen)]):
         example.check(source, name)
     return example

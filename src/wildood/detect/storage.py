@@ -15,15 +15,12 @@ from wildood.data.inputs import InputSpec
 from wildood.detect.detector import Detector, Example, Promise
 from wildood.errors import DetectorFileError
 from wildood.models.features import FeatureTap
+from wildood.models.heads import DeConfHead
 from wildood.models.outputs import Classifier
 from wildood.models.shipped import SHIPPED, build_model, describe_model
-from wildood.scores.energy import EnergyScore
-from wildood.scores.head import HeadScore
-from wildood.scores.max_softmax import MaxSoftmax
-from wildood.scores.score import Score
+from wildood.scores.shipped import SHIPPED as SCORES
 
-FORMAT = 1
-SCORES: dict[str, type[Score]] = {cls.__name__: cls for cls in (EnergyScore, HeadScore, MaxSoftmax)}
+FORMAT = 2
 
 
 def save_detector(detector: Detector, directory: Path) -> Path:
@@ -34,7 +31,12 @@ def save_detector(detector: Detector, directory: Path) -> Path:
         )
     if directory.exists() and not directory.is_dir():
         raise DetectorFileError(f"{directory} is a file: give a directory to save to")
-    parts = {"model": detector.classifier.model.state_dict(), "score": detector.scorer.state_dict()}
+    head = detector.classifier.head
+    parts = {
+        "model": detector.classifier.model.state_dict(),
+        "score": detector.scorer.state_dict(),
+        "head": {} if head is None else head.state_dict(),
+    }
     tensors = {f"{part}.{name}": tensor for part, state in parts.items() for name, tensor in state.items()}
     if detector.holdout_scores is not None:
         tensors["holdout_scores"] = torch.from_numpy(detector.holdout_scores)
@@ -46,6 +48,7 @@ def save_detector(detector: Detector, directory: Path) -> Path:
         "model": describe_model(detector.classifier.model) or {"class": type(detector.classifier.model).__qualname__},
         "input": None if detector.classifier.spec is None else detector.classifier.spec.to_dict(),
         "tap": None if tap is None else vars(tap),
+        "head": None if not isinstance(head, DeConfHead) else head.settings,
         "score": {"name": type(detector.scorer).__name__, "settings": detector.scorer.settings},
         "example": vars(detector.example),
         "threshold": float(detector.threshold).hex(),
@@ -98,7 +101,7 @@ def _build(
 ) -> Detector:
     """The detector that the JSON describes, with these weights."""
     network = _network(content["model"], model, directory)
-    _load_weights(network, _part(tensors, "model"), directory)
+    _load_weights(network.load_state_dict, _part(tensors, "model"), directory)
     spec = None if content["input"] is None else InputSpec.from_dict(content["input"])
     tap = None if content["tap"] is None else FeatureTap(**content["tap"])
     if tap is not None and tap.layer not in dict(network.named_modules()):
@@ -106,9 +109,13 @@ def _build(
             f"the model that was passed has no layer {tap.layer!r}: pass the architecture it was made with"
         )
     score = SCORES[content["score"]["name"]](**content["score"]["settings"])
-    _load_weights(score, _part(tensors, "score"), directory)
+    _load_weights(score.restore, _part(tensors, "score"), directory)
+    classifier = Classifier(network, spec, tap)
+    if content["head"] is not None:
+        classifier.head = DeConfHead(**content["head"])
+        _load_weights(classifier.head.load_state_dict, _part(tensors, "head"), directory)
     return Detector(
-        Classifier(network, spec, tap).eval(),
+        classifier.eval(),
         score.eval(),
         Example(tuple(content["example"]["shape"]), content["example"]["kind"]),
         threshold=float.fromhex(content["threshold"]),
@@ -180,9 +187,9 @@ def _network(described: dict[str, Any], model: nn.Module | Callable[[], nn.Modul
     return network
 
 
-def _load_weights(network: nn.Module, weights: dict[str, Any], directory: Path) -> None:
+def _load_weights(load_into: Callable[[dict[str, Tensor]], Any], weights: dict[str, Tensor], directory: Path) -> None:
     try:
-        network.load_state_dict(weights)
+        load_into(weights)
     except RuntimeError as error:
         first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
         raise DetectorFileError(

@@ -34,6 +34,19 @@ def fpr_at_tpr_ood_positive(id_scores: Scores, ood_scores: Scores, tpr: float = 
     return fpr_at_tpr(-flat_scores(ood_scores, "OOD"), -flat_scores(id_scores, "ID"), tpr)
 
 
+def fpr_standard_error(id_scores: Scores, ood_scores: Scores, tpr: float = 0.95, draws: int = 200, seed: int = 0) -> float:
+    """The standard error of FPR95 that comes from the number of test examples: both sets are drawn again with replacement.
+
+    >>> rng = np.random.default_rng(0)
+    >>> round(fpr_standard_error(rng.normal(size=1000), rng.normal(size=500) + 2), 2)
+    0.03
+    """
+    known, unknown, rng = flat_scores(id_scores, "ID"), flat_scores(ood_scores, "OOD"), np.random.default_rng(seed)
+    return float(
+        np.std([fpr_at_tpr(rng.choice(known, len(known)), rng.choice(unknown, len(unknown)), tpr) for _ in range(draws)])
+    )
+
+
 def accepting_threshold(id_scores: Scores, tpr: float = 0.95) -> float:
     """The smallest score that accepts at least `tpr` of the ID scores.
 

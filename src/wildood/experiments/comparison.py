@@ -5,17 +5,31 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from wildood.detect.detector import Detector
-from wildood.detect.fitting import fit, posthoc
+from wildood.detect.fitting import fit
+from wildood.detect.scoring import posthoc
 from wildood.evaluate.metrics import accuracy, auroc, false_alarm_rate, fpr_at_tpr, mean_and_error
-from wildood.experiments.digits import SPEC, Parts, starting_classifier
+from wildood.experiments.digits import SPEC, starting_classifier
+from wildood.experiments.parts import Parts
+from wildood.methods.energy_logistic import EnergyLogistic
+from wildood.methods.energy_margin import EnergyMargin
+from wildood.methods.objective import Method
+from wildood.methods.outlier_exposure import OutlierExposure
 from wildood.methods.woods import Woods
 from wildood.methods.woods_alt import WoodsAlt
 from wildood.scores.energy import EnergyScore
+from wildood.scores.mahalanobis import Mahalanobis
 from wildood.scores.max_softmax import MaxSoftmax
+from wildood.scores.odin import Odin
+from wildood.scores.score import Score
 
-METHODS: dict[str, MaxSoftmax | EnergyScore | Woods | WoodsAlt] = {
+METHODS: dict[str, Score | Method] = {
     "max-softmax": MaxSoftmax(),
+    "ODIN": Odin(),
+    "Mahalanobis": Mahalanobis(),
     "energy": EnergyScore(),
+    "OE": OutlierExposure(),
+    "energy, margins": EnergyMargin(),
+    "energy, logistic": EnergyLogistic(),
     "WOODS": Woods(),
     "WOODS-alt": WoodsAlt(),
 }
@@ -68,12 +82,17 @@ def outcomes(seeds: Iterable[int], data: Callable[[int], Parts]) -> Iterator[Out
         parts = data(seed)
         model = starting_classifier(parts.labelled, seed)
         for name, method in METHODS.items():
-            if isinstance(method, Woods):
-                detector = fit(
-                    model, parts.labelled, parts.wild, parts.holdout, method=method, input=SPEC, seed=seed, verbose=False
-                )
+            given: dict[str, Any] = {
+                "labelled": parts.labelled,
+                "wild": parts.wild,
+                "holdout": parts.holdout,
+                "input": SPEC,
+                "seed": seed,
+            }
+            if isinstance(method, Score):
+                detector = posthoc(model, method, **given)
             else:
-                detector = posthoc(model, method, holdout=parts.holdout, input=SPEC)
+                detector = fit(model, method=method, verbose=False, **given)
             yield Outcome(name, seed, Metrics.of(detector, parts.test_id, parts.test_ood), detector)
 
 

@@ -1,15 +1,13 @@
 """scikit-learn's digits, real scans of 8 x 8 pixels: 0 to 6 are known, 7 to 9 unknown, pi = 0.1."""
 
-from typing import Literal, NamedTuple
-
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from wildood.data.given import labelled_source
 from wildood.data.inputs import InputSpec
 from wildood.data.wild import WildMixture
 from wildood.errors import InputError
+from wildood.experiments.parts import Images, Labels, Part, Parts
 from wildood.methods.cross_entropy import CrossEntropyObjective
 from wildood.methods.schedule import Schedule
 from wildood.models.outputs import Classifier
@@ -17,24 +15,12 @@ from wildood.models.small import SmallCNN
 from wildood.train.loop import Training
 from wildood.train.progress import shown
 
-Images = npt.NDArray[np.uint8]
-Labels = npt.NDArray[np.int64]
 SPEC = InputSpec(mean=(0.5,), std=(0.5,))
 KNOWN, PI = 7, 0.1
 LABELLED, WILD, HOLDOUT = 450, 400, 200  # ID examples; the other 214 are the test's
 
 
-class Parts(NamedTuple):
-    """What a run is given, and what it is measured on; no example is in two of them."""
-
-    labelled: tuple[Images, Labels]
-    wild: WildMixture
-    holdout: tuple[Images, Labels]
-    test_id: tuple[Images, Labels]
-    test_ood: Images
-
-
-def digits(seed: int, part: Literal["test", "validation"] = "test") -> Parts:
+def digits(seed: int, part: Part = "test") -> Parts:
     """The data of one seed; OOD is 70 % wild and 30 % test.
 
     The test examples are the same for every seed. With `part="validation"`, for development, they are not touched: a third

@@ -6,6 +6,7 @@ from typing import ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from wildood.errors import InputError
 from wildood.methods.schedule import Schedule
 from wildood.models.outputs import Classifier, Outputs
 from wildood.scores.score import Score
@@ -33,6 +34,7 @@ class Start(NamedTuple):
         cross_entropy: its mean classification loss.
         accuracy: the share it classifies correctly.
         logsumexp: S(x) for each labelled example.
+        classes: how many classes it has.
         features: how many features it has, for methods that use them; else 0.
         seed: the run's.
     """
@@ -40,6 +42,7 @@ class Start(NamedTuple):
     cross_entropy: float
     accuracy: float
     logsumexp: Tensor
+    classes: int
     features: int
     seed: int
 
@@ -108,10 +111,22 @@ class Objective(nn.Module):
         return Outputs(logits[:count], features[:count]), Outputs(logits[count:], features[count:])
 
 
+def check_weight(weight: float, name: str) -> None:
+    """Refuse a weight that is not a positive number.
+
+    >>> check_weight(-1, "OutlierExposure")
+    Traceback (most recent call last):
+    wildood.errors.InputError: OutlierExposure: weight is -1: give a positive number
+    """
+    if not isinstance(weight, int | float) or not weight > 0:
+        raise InputError(f"{name}: weight is {weight!r}: give a positive number")
+
+
 class Method(Protocol):
     """A training recipe's settings, as a frozen dataclass."""
 
     uses_features: ClassVar[bool]
+    uses_wild: ClassVar[bool]
 
     @property
     def alpha(self) -> float:

@@ -1,14 +1,17 @@
 """How long and how fast to train: steps, batches, learning rate, and how often the multipliers move."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, Self
 
 from wildood.errors import InputError
 
+_CHOICES = {"decay": ("milestones", "cosine"), "duals": ("epoch", "step"), "epoch": ("labelled", "shortest")}
+
 
 @dataclass(frozen=True)
 class Schedule:
-    """SGD with Nesterov momentum, the learning rate multiplied by `factor` at each milestone.
+    """SGD with Nesterov momentum; the learning rate is multiplied by `factor` at each milestone, or falls along a cosine.
 
     Attributes:
         steps: how many steps to train; 200 if neither steps nor epochs is given.
@@ -17,6 +20,9 @@ class Schedule:
         lr: the learning rate mu_1 at the start.
         milestones: the shares of the training after which the learning rate falls.
         factor: by what it is multiplied there.
+        decay: whether the learning rate falls at the "milestones", or at every step along a "cosine" to 0.
+        warmup: the share of the training over which the learning rate first rises from 0.
+        augment: flip images at random and crop them, padded by 4 pixels.
         momentum: Nesterov's.
         weight_decay: of the network's weights.
         duals: move the multipliers once per "epoch", on a full evaluation-mode pass over the labelled data
@@ -36,6 +42,9 @@ class Schedule:
     lr: float = 1e-2
     milestones: tuple[float, ...] = (0.5, 0.75, 0.9)
     factor: float = 0.5
+    decay: Literal["milestones", "cosine"] = "milestones"
+    warmup: float = 0.0
+    augment: bool = False
     momentum: float = 0.9
     weight_decay: float = 5e-4
     duals: Literal["epoch", "step"] = "step"
@@ -58,10 +67,11 @@ class Schedule:
                 raise InputError(f"the schedule's {name} is {value!r}: give a positive number")
         if self.momentum >= 1:
             raise InputError(f"the schedule's momentum is {self.momentum}: give a number between 0 and 1")
-        if self.duals not in {"epoch", "step"}:
-            raise InputError(f"the schedule's duals are {self.duals!r}: give 'epoch' or 'step'")
-        if self.epoch not in {"labelled", "shortest"}:
-            raise InputError(f"the schedule's epoch is {self.epoch!r}: give 'labelled' or 'shortest'")
+        for name, (first, second) in _CHOICES.items():
+            if getattr(self, name) not in {first, second}:
+                raise InputError(f"the schedule's {name} is {getattr(self, name)!r}: give {first!r} or {second!r}")
+        if not 0 <= self.warmup < 1:
+            raise InputError(f"the schedule's warmup is {self.warmup!r}: give a share of the training, such as 0.1")
         if not isinstance(self.milestones, tuple | list) or not all(0 < share < 1 for share in self.milestones):
             raise InputError(
                 f"the schedule's milestones are {self.milestones!r}: give shares of the training, such as (0.5, 0.75)"
@@ -79,6 +89,15 @@ class Schedule:
             raise InputError(f"the setting is {setting!r}: give 'stationary' or 'non-stationary'")
         return cls(epochs=100 if setting == "stationary" else 50, lr=1e-3, duals="epoch", epoch="shortest")
 
+    @classmethod
+    def pretraining(cls, epochs: int = 100, lr: float = 0.1, warmup: float = 0.0) -> Self:
+        """For a classifier from scratch: the recipe of the paper's WRN-40-2, as long as it is told.
+
+        >>> Schedule.pretraining().epochs, Schedule.pretraining().augment
+        (100, True)
+        """
+        return cls(epochs=epochs, lr=lr, decay="cosine", warmup=warmup, augment=True)
+
     def length(self, labelled: int, wild: list[int]) -> tuple[int, int]:
         """Steps in an epoch, and steps in all, for so many labelled examples and wild pools of these lengths."""
         shortest = min([labelled, *wild]) if self.epoch == "shortest" else labelled
@@ -87,12 +106,17 @@ class Schedule:
         return per_epoch, total
 
     def lr_at(self, step: int, per_epoch: int, total: int) -> float:
-        """The learning rate of a step; counted in whole epochs where the schedule is.
+        """The learning rate of a step; milestones are counted in whole epochs where the schedule is.
 
         >>> schedule = Schedule(steps=100)
         >>> [schedule.lr_at(step, per_epoch=10, total=100) for step in (0, 49, 50, 75, 99)]
         [0.01, 0.01, 0.005, 0.0025, 0.00125]
         """
+        warm = self.warmup * total
+        if step < warm:
+            return self.lr * (step + 1) / (warm + 1)
+        if self.decay == "cosine":
+            return self.lr * (1 + math.cos(math.pi * (step - warm) / (total - warm))) / 2
         if self.epochs is not None:
             step, total = step // per_epoch, self.epochs
         return self.lr * self.factor ** sum(step >= int(share * total) for share in self.milestones)

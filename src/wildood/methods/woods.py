@@ -48,6 +48,7 @@ class Woods:
     """
 
     uses_features: ClassVar[bool] = False
+    uses_wild: ClassVar[bool] = True
 
     alpha: float = 0.05
     tau: float | None = None

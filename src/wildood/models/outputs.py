@@ -25,9 +25,21 @@ class Outputs(NamedTuple):
     logits: Tensor
     features: Tensor | None = None
 
+    def features_or_refuse(self) -> Tensor:
+        """The features, for scores that read them."""
+        if self.features is None:
+            raise ValueError("this score needs features: give the classifier a tap")
+        return self.features
+
 
 class Classifier(nn.Module):
     """A user's model with its input spec in front: raw batch in, `Outputs` out.
+
+    Attributes:
+        model: what the user gave.
+        spec: how raw examples become its input.
+        tap: where its features are, for methods and scores that use them.
+        head: makes logits of the features in the place of the model's last layer, for methods that train one.
 
     >>> classifier = Classifier(nn.Linear(2, 3), tap=None)
     >>> classifier(torch.zeros(4, 2)).logits.shape
@@ -39,15 +51,24 @@ class Classifier(nn.Module):
         self.model = model
         self.spec = spec
         self.tap = tap
+        self.head: nn.Module | None = None
 
     def forward(self, raw: Tensor) -> Outputs:
         """Logits, and features if there is a tap, for a batch of raw examples."""
-        batch = to_model_input(raw.to(self.device), self.spec, self.dtype)
+        return self.outputs(self.prepare(raw))
+
+    def prepare(self, raw: Tensor) -> Tensor:
+        """Raw examples as the model takes them."""
+        return to_model_input(raw.to(self.device), self.spec, self.dtype)
+
+    def outputs(self, batch: Tensor) -> Outputs:
+        """Logits, and features if there is a tap, for a batch that is prepared already."""
         if self.tap is None:
             return Outputs(logits_of(self.model(batch)))
         with self.tap.catch(self.model) as caught:
             logits = logits_of(self.model(batch))
-        return Outputs(logits, caught.features())
+        features = caught.features()
+        return Outputs(logits if self.head is None else self.head(features), features)
 
     @property
     def device(self) -> torch.device:
@@ -74,6 +95,20 @@ def logits_of(output: Any) -> Tensor:
             f"the model returned a {type(output).__name__}: it must return logits as a tensor, or an output with .logits"
         )
     return logits.float()
+
+
+def last_layer(classifier: Classifier) -> tuple[Tensor, Tensor]:
+    """Weight and bias of the linear layer that makes logits of the features, for scores that change features.
+
+    >>> weight, bias = last_layer(Classifier(nn.Sequential(nn.Linear(2, 3)), tap=FeatureTap("0", side="input")))
+    >>> weight.shape, bias.shape
+    (torch.Size([3, 2]), torch.Size([3]))
+    """
+    layer = None if classifier.tap is None else classifier.model.get_submodule(classifier.tap.layer)
+    if classifier.tap is None or classifier.tap.side != "input" or not isinstance(layer, nn.Linear):
+        raise InputError("this score needs the features that the classifier's last nn.Linear takes: give no features=")
+    bias = torch.zeros(layer.out_features, device=layer.weight.device) if layer.bias is None else layer.bias
+    return layer.weight.detach().float().clone(), bias.detach().float().clone()
 
 
 def try_classifier(model: nn.Module, raw: Tensor, spec: InputSpec | None) -> int:
@@ -143,9 +178,14 @@ def forward_all(
     ...     [len(outputs.logits) for outputs, _ in forward_all(classifier, ArraySource(np.zeros((5, 2))), batch_size=2)]
     [2, 2, 1]
     """
-    for start in range(0, len(source), batch_size):
-        raw, labels = source.gather(torch.arange(start, min(start + batch_size, len(source))))
+    for raw, labels in raw_batches(source, batch_size):
         yield classifier(raw), None if labels is None else labels.to(classifier.device)
+
+
+def raw_batches(source: Source, batch_size: int = EVAL_BATCH) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Every example of a source with its label, batch by batch, in order."""
+    for start in range(0, len(source), batch_size):
+        yield source.gather(torch.arange(start, min(start + batch_size, len(source))))
 
 
 def each_output(classifier: Classifier, source: Source, take: Callable[[Outputs], Tensor]) -> Tensor:

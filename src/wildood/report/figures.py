@@ -23,7 +23,7 @@ def histogram(name: str, known: Scores, other: Scores, threshold: float, labels:
         groups = ((known, KNOWN, "", labels[0]), (other, UNKNOWN, "////", labels[1]))
         for scores, colour, hatch, label in groups:
             shares = np.full(len(scores), 1 / len(scores))
-            inside = np.clip(scores, edges[0], edges[-1])  # what lies outside belongs to the outermost bars
+            inside = np.clip(scores.astype(np.float64), edges[0], edges[-1])  # outliers: in the outermost bars
             style = {"color": colour, "alpha": 0.55, "label": label}
             axes.hist(inside, edges, weights=shares, histtype="stepfilled", **style)  # type: ignore[arg-type]
             axes.hist(inside, edges, weights=shares, histtype="step", color=colour, hatch=hatch, linewidth=1)
@@ -49,7 +49,8 @@ def roc(name: str, scores: Mapping[str, tuple[Scores, Scores, float]], zoom: flo
         zoom: the largest false-alarm rate shown.
     """
     with drawing(name, f"Share of unknowns caught against false alarms: {', '.join(scores)}", height=3.0) as (axes, drawn):
-        for (label, (known, unknown, threshold)), colour, dashes in zip(scores.items(), SERIES, DASHES, strict=False):
+        styles = list(zip(SERIES, DASHES, strict=True))[: len(scores)]
+        for (label, (known, unknown, threshold)), (colour, dashes) in zip(scores.items(), styles, strict=True):
             axes.plot(*roc_curve(known, unknown), color=colour, dashes=dashes, label=label, drawstyle="steps-post")
             point = false_alarm_rate(known, threshold), false_alarm_rate(unknown, threshold)
             axes.plot(*point, "o", color=colour, markersize=6.5, markeredgecolor=INK, clip_on=False, zorder=5)
@@ -64,19 +65,18 @@ def roc(name: str, scores: Mapping[str, tuple[Scores, Scores, float]], zoom: flo
     return drawn.svg
 
 
-def constraint(name: str, history: Sequence[Row], alpha: float) -> str:
-    """The constraint on false alarms with its limit: Figure 2 (right) of the paper."""
+def constraint(name: str, history: Sequence[Row], alpha: float, what: str) -> str:
+    """The constraint on false alarms with its limit: Figure 2 (right) of the paper; `what` is the loss it limits."""
     with drawing(name, "The constraint on false alarms over the steps, with its limit alpha") as (axes, drawn):
         for key, label, colour, dashes in (
             ("false_alarm", "labelled, in training", KNOWN, (1, 0)),
-            ("holdout_false_alarm", "holdout", UNKNOWN, (4, 1.5)),
+            ("holdout_false_alarm", "set aside", UNKNOWN, (4, 1.5)),
         ):
             steps, values = _column(history, key)
             axes.plot(steps, [alpha + value for value in values], color=colour, dashes=dashes, label=label)
-        _limit(axes, alpha, f"limit α = {100 * alpha:g} %")
+        _limit(axes, alpha, f"limit α = {alpha:g}")
         axes.set_ylim(bottom=0)
-        axes.set_ylabel("soft false-alarm rate")
-        percent(axes, "y")
+        axes.set_ylabel(what)
         _over_steps(axes)
     return drawn.svg
 
@@ -86,7 +86,7 @@ def classification(name: str, history: Sequence[Row]) -> str:
     with drawing(name, "Cross-entropy minus its limit tau over the steps") as (axes, drawn):
         for key, label, colour, dashes in (
             ("classification", "labelled, in training", KNOWN, (1, 0)),
-            ("holdout_classification", "holdout", UNKNOWN, (4, 1.5)),
+            ("holdout_classification", "set aside", UNKNOWN, (4, 1.5)),
         ):
             axes.plot(*_column(history, key), color=colour, dashes=dashes, label=label)
         _limit(axes, 0, "limit τ", above=True)
@@ -109,8 +109,16 @@ def multipliers(name: str, history: Sequence[Row]) -> str:
     return drawn.svg
 
 
+def loss(name: str, history: Sequence[Row]) -> str:
+    """The loss of a method without constraints."""
+    with drawing(name, "The training loss over the steps") as (axes, drawn):
+        axes.plot(*_column(history, "loss"), color=KNOWN, label="loss")
+        _over_steps(axes)
+    return drawn.svg
+
+
 def slope(name: str, history: Sequence[Row]) -> str:
-    """The learned slope w and bias b of z = w S + b."""
+    """The learned slope w of z = w S + b."""
     with drawing(name, "The slope w over the steps") as (axes, drawn):
         axes.plot(*_column(history, "w"), color=KNOWN, label="w (slope)")
         _over_steps(axes)
@@ -121,7 +129,7 @@ def acceptance(name: str, history: Sequence[Row], kept: int) -> str:
     """What chose the epoch: how much wild data is accepted, and the accuracy, on data set aside."""
     with drawing(name, "Wild data accepted and accuracy over the steps, with the epoch that was kept") as (axes, drawn):
         for key, label, colour, dashes in (
-            ("accuracy", "accuracy (holdout)", KNOWN, (1, 0)),
+            ("accuracy", "accuracy", KNOWN, (1, 0)),
             ("acceptance", "wild data accepted", UNKNOWN, (4, 1.5)),
         ):
             axes.plot(*_column(history, key), color=colour, dashes=dashes, label=label)

@@ -1,5 +1,6 @@
 """The report of a user's own fit: no unknown is labelled here, so it says what can be said without."""
 
+from html import escape
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,7 +54,7 @@ def _lead(detector: Detector, after: Seen) -> str:
     rejected = 100 * false_alarm_rate(after.wild, detector.threshold)
     return (
         f"<p>This detector says “unknown” to <strong>{rejected:.1f} %</strong> of the wild examples it was given. Its "
-        f"threshold: {detector.promise}.</p>"
+        f"threshold: {escape(str(detector.promise))}.</p>"
     )
 
 

@@ -10,20 +10,45 @@ from wildood.train.history import Row
 
 
 def training_section(detector: Detector) -> Section:
-    """The constraints, the multipliers, w and what chose the epoch."""
-    history, record = detector.history, detector.record
-    alpha, kept = record["method"]["alpha"], record["kept_epoch"]
-    panels = [
+    """The constraints and multipliers, or the loss; w; and what chose the epoch."""
+    history = detector.history
+    last = history[-1]
+    panels = _constraint_panels(detector) if "lambda_false_alarm" in last else [_loss_panel(history)]
+    if "w" in last:
+        panels.append(
+            Panel(
+                "The slope w",
+                "How sharply the energy is turned into known or unknown; negative, so that a high energy means unknown.",
+                figures.slope("slope", history),
+            )
+        )
+    if "acceptance" in last:
+        kept = detector.record["kept_epoch"]
+        says = _kept(history, kept, chosen=detector.record["keep"] == "best")
+        panels.append(Panel("Which epoch was kept", says, figures.acceptance("acceptance", history, kept)))
+    return Section("The training", panels)
+
+
+def _loss_panel(history: Sequence[Row]) -> Panel:
+    return Panel("The loss", "What training minimises, as the mean of each epoch.", figures.loss("loss", history))
+
+
+def _constraint_panels(detector: Detector) -> list[Panel]:
+    history, method = detector.history, detector.record["method"]
+    soft = "soft false-alarm rate" if method["name"] == "Woods" else "mean hinge, max(1 + g, 0)"
+    limit = "twice the cross-entropy it started with there" if method["tau"] is None else f"set to {method['tau']:g}"
+    return [
         Panel(
             "The constraint on false alarms",
-            "Training may reject known data only up to the limit. The soft rate is what training can differentiate, on the "
-            "labelled data it sees and on holdout data that it does not; the deployed threshold is set afterwards.",
-            figures.constraint("constraint", history, alpha),
+            "Training may reject known data only up to the limit. What is shown is the loss that training can "
+            "differentiate, on labelled data and on data set aside that it does not train on; the deployed threshold is set "
+            "afterwards.",
+            figures.constraint("constraint", history, method["alpha"], soft),
         ),
         Panel(
             "The constraint on classification",
-            "On labelled data, the classifier must stay below the limit τ, which is twice the cross-entropy it started with "
-            "there; on the holdout, which it does not train on, its loss is higher from the start.",
+            f"On labelled data, the classifier must stay below the limit τ, {limit}; on data that it was not trained on, "
+            "its loss is higher from the start.",
             figures.classification("classification", history),
         ),
         Panel(
@@ -33,32 +58,20 @@ def training_section(detector: Detector) -> Section:
             figures.multipliers("multipliers", history),
         ),
     ]
-    if "w" in history[-1]:
-        panels.append(
-            Panel(
-                "The slope w",
-                "How sharply the energy is turned into known or unknown; negative, so that a high energy means unknown.",
-                figures.slope("slope", history),
-            )
-        )
-    if "acceptance" in history[-1]:
-        panels.append(
-            Panel(
-                "Which epoch was kept",
-                f"{_kept(history, kept)} No label of an unknown was needed: the less wild data is accepted at the same "
-                "false-alarm rate, the better, as long as the accuracy holds.",
-                figures.acceptance("acceptance", history, kept),
-            )
-        )
-    return Section("The training", panels)
 
 
-def _kept(history: Sequence[Row], kept: int) -> str:
-    if kept == 0:
+def _kept(history: Sequence[Row], kept: int, *, chosen: bool) -> str:
+    if chosen and kept == 0:
         return "No epoch was better than the start, so the starting weights were kept."
-    return (
+    accepted = (
         f"Of wild data that was set aside, {100 * history[kept]['acceptance']:.1f} % are accepted at the epoch that was "
         f"kept (step {history[kept]['step']:.0f}); at the start it was {100 * history[0]['acceptance']:.1f} %."
+    )
+    if not chosen:
+        return f"{accepted} It is the last one, as asked."
+    return (
+        f"{accepted} No label of an unknown was needed: the less wild data is accepted at the same false-alarm rate, the "
+        "better, as long as the accuracy holds."
     )
 
 

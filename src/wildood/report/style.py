@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 import matplotlib as mpl
+import matplotlib.style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -71,7 +72,7 @@ def drawing(name: str, says: str, height: float = 2.5) -> Iterator[tuple[Axes, D
     (True, True)
     """
     drawn = Drawing()
-    with mpl.rc_context(_SETTINGS | {"svg.hashsalt": name}):
+    with mpl.style.context(["default", _SETTINGS | {"svg.hashsalt": name}]):
         figure = Figure(figsize=(4.4, height), layout="constrained")
         yield figure.subplots(), drawn
         drawn.svg = _inline(figure, name, says)

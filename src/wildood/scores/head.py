@@ -6,7 +6,7 @@ from torch import Tensor
 
 from wildood.models.heads import OodHead
 from wildood.models.outputs import Outputs
-from wildood.scores.score import Score
+from wildood.scores.score import About, Score
 
 
 class HeadScore(Score):
@@ -17,7 +17,9 @@ class HeadScore(Score):
     torch.Size([2])
     """
 
-    uses_features: ClassVar[bool] = True
+    about: ClassVar[About] = About(
+        "Katz-Samuels et al., Training OOD Detectors in their Natural Habitats, 2022", features=True
+    )
 
     def __init__(self, features: int, hidden: int = 300) -> None:
         super().__init__(features=features, hidden=hidden)
@@ -25,7 +27,5 @@ class HeadScore(Score):
 
     def forward(self, outputs: Outputs) -> Tensor:
         """g(x) for each example."""
-        if outputs.features is None:
-            raise ValueError("HeadScore needs features: give the classifier a tap")
-        logit: Tensor = self.head(outputs.features)
+        logit: Tensor = self.head(outputs.features_or_refuse())
         return logit

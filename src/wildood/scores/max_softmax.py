@@ -1,9 +1,11 @@
 """The maximum softmax probability of Hendrycks & Gimpel (2017)."""
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from wildood.models.outputs import Outputs
-from wildood.scores.score import Score
+from wildood.scores.score import About, Score
 
 
 class MaxSoftmax(Score):
@@ -13,6 +15,8 @@ class MaxSoftmax(Score):
     >>> MaxSoftmax()(Outputs(torch.tensor([[9.0, 0.0], [0.1, 0.0]]))).argmax().item()
     1
     """
+
+    about: ClassVar[About] = About("Hendrycks & Gimpel, A Baseline for Detecting Misclassified and OOD Examples, 2017")
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Minus the probability of the most probable class, for each example."""

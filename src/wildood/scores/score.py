@@ -1,24 +1,55 @@
 """What every score is: a module that turns a classifier's outputs into one number for each example."""
 
-from typing import Any, ClassVar
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
 
+import torch
 from torch import Tensor, nn
 
-from wildood.models.outputs import Outputs
+from wildood.data.sources import Source
+from wildood.models.outputs import Classifier, Outputs, evaluating, raw_batches
+
+
+@dataclass(frozen=True)
+class About:
+    """Where a score is from, and what it needs besides the classifier and its logits.
+
+    Attributes:
+        paper: the paper that proposed it.
+        labelled: it is fitted on labelled data.
+        labels: and reads their classes.
+        features: it reads the classifier's features.
+        gradients: it follows the gradient with respect to the input, in a second pass.
+    """
+
+    paper: str
+    labelled: bool = False
+    labels: bool = False
+    features: bool = False
+    gradients: bool = False
+
+
+class Scored(NamedTuple):
+    """The scores of a batch, and the classifier's outputs for it."""
+
+    scores: Tensor
+    outputs: Outputs
 
 
 class Score(nn.Module):
     """Higher = more OOD. What is fitted or trained is a buffer or a parameter, so that all scores are saved one way.
 
     Attributes:
-        uses_features: whether `forward` reads `outputs.features`.
+        about: where it is from and what it needs.
         settings: the constructor's arguments, as JSON-ready data.
 
-    >>> Score().settings
-    {}
+    >>> Score(k=3).settings
+    {'k': 3}
     """
 
-    uses_features: ClassVar[bool] = False
+    about: ClassVar[About]
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()
@@ -27,3 +58,36 @@ class Score(nn.Module):
     def forward(self, outputs: Outputs) -> Tensor:
         """One number for each example."""
         raise NotImplementedError
+
+    def of(self, classifier: Classifier, raw: Tensor) -> Scored:
+        """The scores of a raw batch; scores that change the input first do it here."""
+        outputs = classifier(raw)
+        return Scored(self(outputs), outputs)
+
+    def fit(self, classifier: Classifier, labelled: Source) -> None:
+        """Learn what the score needs to know of labelled data; most need nothing."""
+
+    def candidates(self) -> "list[Score]":
+        """The scores to choose from: this one alone, or one for each value of a setting that is None."""
+        return [self]
+
+    def with_settings(self, **settings: Any) -> Self:
+        """A copy with other settings; what was fitted is shared."""
+        other = copy.copy(self)
+        other.settings = self.settings | settings
+        for name, value in settings.items():
+            setattr(other, name, value)
+        return other
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Take back what `state_dict` gave; fitted buffers have the shapes of the data they were fitted on."""
+        for name in self._buffers:
+            if name in state:
+                self._buffers[name] = torch.empty_like(state[name])
+        self.load_state_dict(state)
+
+
+def score_all(classifier: Classifier, source: Source, score: Score, take: Callable[[Scored], Tensor]) -> Tensor:
+    """What `take` makes of the scores of every example of a source, on the CPU."""
+    with evaluating(classifier), evaluating(score):
+        return torch.cat([take(score.of(classifier, raw)).cpu() for raw, _ in raw_batches(source)])

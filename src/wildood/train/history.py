@@ -43,6 +43,8 @@ def row_line(row: Row, epochs: int) -> str:
     parts = [f"epoch {row['epoch']:.0f}/{epochs}", f"step {row['step']:.0f}"]
     if "wild_loss" in row:
         parts.append(f"wild {row['wild_loss']:.3f}")
+    if "loss" in row:
+        parts.append(f"loss {row['loss']:.3f}")
     constrained = [key.removeprefix("lambda_") for key in row if key.startswith("lambda_")]
     parts += [
         f"{name} {row[name]:+.3f} (λ {row[f'lambda_{name}']:.2f}, β {row[f'beta_{name}']:.3g})"

@@ -8,10 +8,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from wildood.data.augmentation import flip_and_crop
 from wildood.data.sampling import ShuffledCycle, generator, lent_generator
 from wildood.data.sources import Source
 from wildood.data.wild import Wild
-from wildood.errors import TrainingError
+from wildood.errors import InputError, TrainingError
 from wildood.evaluate.selection import Mask, Selection
 from wildood.methods.objective import Batch, Objective, Terms
 from wildood.methods.schedule import Schedule
@@ -69,6 +70,7 @@ class Training:
         self.optimiser = _sgd(self.objective, self.schedule)
         self.labelled_order = ShuffledCycle(len(self.labelled), generator(self.seed, "labelled"))
         self.wild_sampler = self.wild.sampler(self.seed) if self.wild is not None else None
+        self.augmentation = generator(self.seed, "augmentation")
         self.kept_weights: dict[str, Tensor] = {}
         self._start_epoch()
 
@@ -130,8 +132,16 @@ class Training:
         device = self.objective.classifier.device
         raw, labels = self.labelled.gather(self.labelled_order.take(self.schedule.batch))
         assert labels is not None  # noqa: S101 - labelled
-        wild = None if self.wild_sampler is None else self.wild_sampler.draw(self.schedule.batch).to(device)
-        return Batch(raw.to(device), labels.to(device), wild)
+        wild = None if self.wild_sampler is None else self.wild_sampler.draw(self.schedule.batch)
+        if self.schedule.augment:
+            raw, wild = self._augmented(raw), None if wild is None else self._augmented(wild)
+        return Batch(raw.to(device), labels.to(device), None if wild is None else wild.to(device))
+
+    def _augmented(self, images: Tensor) -> Tensor:
+        if images.ndim != 4:
+            raise InputError(f"the schedule's augment is for images, but a batch has shape {tuple(images.shape)}")
+        spec = self.objective.classifier.spec
+        return flip_and_crop(images, "NCHW" if spec is None else spec.layout, self.augmentation)
 
     def _end_epoch(self) -> None:
         """Lines 7 to 13 of Algorithm 1: duals (if they move now), then penalties; then look, note, and keep the best."""
@@ -145,7 +155,7 @@ class Training:
         images = steps * self.schedule.batch * (1 if self.wild is None else 2)
         self._note(
             {
-                "wild_loss" if self.wild is not None else "loss": float(self.loss_sum) / steps,
+                "wild_loss" if self.lagrangian.multipliers else "loss": float(self.loss_sum) / steps,
                 **{name: float(value) for name, value in constraints.items()},
                 "lr": self.optimiser.param_groups[0]["lr"],
                 "images_per_second": images / self.epoch_seconds,
@@ -220,6 +230,7 @@ class Training:
             "lagrangian": self.lagrangian.state_dict(),
             "labelled_order": self.labelled_order.state_dict(),
             "wild_sampler": None if self.wild_sampler is None else self.wild_sampler.state_dict(),
+            "augmentation": self.augmentation.get_state(),
             "epoch": [self.epoch_constraints.count, self.epoch_constraints.sums, self.loss_sum, self.epoch_seconds],
             "history": self.history,
             "kept": self.kept,
@@ -244,6 +255,7 @@ class Training:
         self.labelled_order.load_state_dict(state["labelled_order"])
         if self.wild_sampler is not None:
             self.wild_sampler.load_state_dict(state["wild_sampler"])
+        self.augmentation.set_state(state["augmentation"])
         self.epoch_constraints.count, sums, self.loss_sum, self.epoch_seconds = state["epoch"]
         self.epoch_constraints.sums = {name: value.to(device) for name, value in sums.items()}
         self.history, self.kept, self.kept_weights = state["history"], state["kept"], state["kept_weights"]

@@ -75,12 +75,13 @@ def full_constraints(objective: Objective, labelled: Source) -> dict[str, Tensor
 
 def start_of(classifier: Classifier, labelled: Source, seed: int) -> Start:
     """What the starting classifier says of the labelled data; a label that it has no class for is refused."""
-    loss, correct, count, features = 0.0, 0, 0, 0
+    loss, correct, count, classes, features = 0.0, 0, 0, 0, 0
     sums: list[Tensor] = []
     with evaluating(classifier):
         for outputs, labels in forward_all(classifier, labelled):
             assert labels is not None  # noqa: S101 - labelled
-            check_labels(labels, "labelled", outputs.logits.shape[1])
+            classes = outputs.logits.shape[1]
+            check_labels(labels, "labelled", classes)
             loss += float(F.cross_entropy(outputs.logits, labels, reduction="sum"))
             correct += int((outputs.logits.argmax(1) == labels).sum())
             count += len(labels)
@@ -88,4 +89,4 @@ def start_of(classifier: Classifier, labelled: Source, seed: int) -> Start:
             features = 0 if outputs.features is None else outputs.features.shape[1]
     if not math.isfinite(loss):
         raise InputError("the model's loss on labelled is not finite: look for NaN or infinity in its examples or weights")
-    return Start(loss / count, correct / count, torch.cat(sums), features, seed)
+    return Start(loss / count, correct / count, torch.cat(sums), classes, features, seed)

@@ -1,0 +1,103 @@
+"""`wildood pretrain`: labelled arrays and a model in, trained weights out."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, make_dataclass, replace
+from typing import Annotated, Any
+
+import numpy as np
+from safetensors.torch import save
+
+from wildood.cli.arrays import Array, read_pair
+from wildood.cli.models import read_model
+from wildood.cli.options import named, parse
+from wildood.cli.training import CommonOptions, as_toml, from_toml, given, require, settings_of, spec_of
+from wildood.data.files import write_array_file, write_atomically
+from wildood.data.sampling import generator, split
+from wildood.detect.pretraining import pretrain
+from wildood.errors import InputError
+from wildood.methods.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class PretrainOptions(CommonOptions):
+    """Train a classifier with cross-entropy, and write its weights to a directory.
+
+    Called again with the same options, a run that was cut off goes on.
+
+    Attributes:
+        labelled: FILE.npz with x and y (or images and labels, or FILE.npz:x,y): examples with their classes.
+        model: resnet20, wideresnet, smallcnn:classes=7, mlp:inputs=4,classes=3, or module:function of your own.
+        weights: weights to start from, as safetensors.
+        out: the directory to write weights.safetensors to.
+        config: a TOML file with the same names as these options; options on the command line go first.
+        mean: of each channel, for uint8 images.
+        std: of each channel, for uint8 images.
+        layout: where the channels of the images are.
+        size: height and width to resize images to.
+        seed: decides every random draw.
+        quiet: show no progress.
+        set_aside: the share of labelled that is not trained on: it is written to set_aside.npz, the rest to trained_on.npz,
+            which are the --holdout and --labelled of a later wildood fit.
+    """
+
+    set_aside: Annotated[float | None, named("SHARE")] = None
+
+
+Options: Any = make_dataclass(
+    "Options",
+    settings_of(Schedule),
+    bases=(PretrainOptions,),
+    frozen=True,
+    namespace={"__doc__": PretrainOptions.__doc__},
+)
+
+
+def run(words: Sequence[str]) -> None:
+    """Train as the words say; weights and the effective settings are in the output directory afterwards."""
+    options = parse(Options, "pretrain", words)
+    if options.config is not None:
+        options = parse(Options, "pretrain", words, default=from_toml(Options, options.config, "pretrain"))
+    require(options, "pretrain", ("labelled", "model", "out"))
+    schedule = schedule_of(options)
+    labelled, aside = _divide(read_pair(options.labelled, "--labelled"), options.set_aside, options.seed)
+    rows: list[dict[str, float]] = []
+    model = pretrain(
+        read_model(options.model, options.weights),
+        labelled,
+        aside,
+        schedule=schedule,
+        input=spec_of(options),
+        run_dir=options.out / "run",
+        seed=options.seed,
+        verbose=not options.quiet,
+        on_epoch=rows.append,
+    )
+    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    write_atomically(options.out / "weights.safetensors", save(weights))
+    write_atomically(options.out / "settings.toml", as_toml(options, "pretrain", schedule).encode())
+    if aside is not None:
+        for name, (x, y) in (("trained_on", labelled), ("set_aside", aside)):
+            write_array_file(options.out / f"{name}.npz", x=x, y=y)
+    accuracy = f": accuracy {100 * rows[-1]['accuracy']:.1f} % on set_aside.npz" if rows and "accuracy" in rows[-1] else ""
+    sys.stdout.write(f"{options.out / 'weights.safetensors'}{accuracy}\n")
+
+
+def schedule_of(options: Any) -> Schedule:
+    """The paper's recipe, with the settings that were given."""
+    settings = given(options, Schedule)
+    if "steps" in settings and "epochs" in settings:
+        raise InputError("--steps and --epochs: give one of them")
+    return replace(Schedule.pretraining(), **({"epochs": None} if "steps" in settings else {}) | settings)
+
+
+def _divide(
+    labelled: tuple[Array, Array], share: float | None, seed: int
+) -> tuple[tuple[Array, Array], tuple[Array, Array] | None]:
+    """What is trained on, and what is not."""
+    if share is None:
+        return labelled, None
+    if not 0 < share < 1 or round(share * len(labelled[1])) == 0:
+        raise InputError(f"--set-aside is {share}: give a share of labelled, such as 0.1")
+    kept, aside = (part.sort().values.numpy() for part in split(len(labelled[1]), share, generator(seed, "set-aside")))
+    return (labelled[0][kept], labelled[1][kept]), (labelled[0][aside], np.asarray(labelled[1])[aside])

@@ -1,0 +1,126 @@
+"""What the commands that train share: settings as options, a TOML file for them, and the input spec."""
+
+import json
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from wildood.cli.options import named
+from wildood.data.inputs import InputSpec
+from wildood.errors import InputError
+
+METAVARS: dict[Any, str] = {
+    float: "NUMBER",
+    float | None: "NUMBER",
+    bool: "{True,False}",
+    int: "N",
+    int | None: "N",
+    tuple[float, ...]: "NUMBER [NUMBER ...]",
+}
+
+
+@dataclass(frozen=True)
+class CommonOptions:
+    """Options of every command that trains."""
+
+    labelled: Annotated[str | None, named("FILE")] = None
+    model: Annotated[str | None, named("MODEL")] = None
+    weights: Annotated[Path | None, named("FILE")] = None
+    out: Annotated[Path | None, named("DIRECTORY")] = None
+    config: Annotated[Path | None, named("FILE")] = None
+    mean: Annotated[tuple[float, ...] | None, named("NUMBER [NUMBER ...]")] = None
+    std: Annotated[tuple[float, ...] | None, named("NUMBER [NUMBER ...]")] = None
+    layout: Literal["NHWC", "NCHW"] = "NHWC"
+    size: Annotated[tuple[int, int] | None, named("HEIGHT WIDTH")] = None
+    seed: int = 0
+    quiet: bool = False
+
+
+def settings_of(*classes: type[Any]) -> list[tuple[str, Any, Any]]:
+    """The settings of dataclasses as options that are None until given, with the help and the defaults of the classes.
+
+    >>> from wildood.methods.schedule import Schedule
+    >>> settings_of(Schedule)[0][0]
+    'steps'
+    """
+    options: dict[str, tuple[str, Any, Any]] = {}
+    for cls in classes:
+        described = re.findall(r"^ {8}(\w+): ((?:.|\n {12})+)", cls.__doc__ or "", flags=re.MULTILINE)
+        help_of = {name: " ".join(text.split()) for name, text in described}
+        for setting in fields(cls):
+            if setting.name != "published" and setting.name not in options:
+                options[setting.name] = _option(setting, help_of[setting.name], _defaults(setting.name, classes))
+    return list(options.values())
+
+
+def _option(setting: Field[Any], text: str, hint: str) -> tuple[str, Any, Any]:
+    metavar = METAVARS.get(setting.type, "{" + ",".join(map(str, get_args(setting.type))) + "}")
+    kind: Any = Annotated[setting.type | None, named(metavar, hint, help=text)]  # type: ignore[operator]
+    return setting.name, kind, field(default=None)
+
+
+def _defaults(name: str, classes: Sequence[type[Any]]) -> str:
+    """The default of a setting, and of which class where they differ."""
+    found = {
+        cls.__name__: setting.default
+        for cls in classes
+        for setting in fields(cls)
+        if setting.name == name and setting.default not in {None, MISSING}
+    }
+    if len(set(found.values())) == 1:
+        return f"(default: {next(iter(found.values()))})"
+    return f"(default: {', '.join(f'{value} of {cls}' for cls, value in found.items())})" if found else ""
+
+
+def given(options: Any, cls: type[Any]) -> dict[str, Any]:
+    """Those settings of a dataclass that were given as options."""
+    values = {setting.name: getattr(options, setting.name, None) for setting in fields(cls)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def require(options: Any, command: str, names: Sequence[str]) -> None:
+    """Refuse options without which a command cannot work."""
+    missing = [name for name in names if getattr(options, name) is None]
+    if missing:
+        raise InputError(f"{command} needs --{' and --'.join(missing)}: give them here, or in the file of --config")
+
+
+def spec_of(options: Any) -> InputSpec | None:
+    """The input spec that --mean, --std, --layout and --size describe."""
+    if options.mean is None and options.std is None:
+        return None
+    if options.mean is None or options.std is None:
+        raise InputError("--mean and --std belong together: give both, one number for each channel")
+    return InputSpec(layout=options.layout, mean=options.mean, std=options.std, size=options.size)
+
+
+def from_toml(cls: Any, path: Path, command: str) -> Any:
+    """The options that a TOML file gives."""
+    try:
+        content = {name.replace("-", "_"): value for name, value in tomllib.loads(path.read_text(encoding="utf-8")).items()}
+    except OSError as error:
+        raise InputError(f"--config {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"--config {path} is not TOML: {error}") from error
+    unknown = sorted(set(content) - {option.name for option in fields(cls)})
+    if unknown:
+        raise InputError(f"--config {path}: no option is named {unknown[0]!r}; see wildood {command} --help")
+    paths = {name: Path(value) for name, value in content.items() if name in {"weights", "out"}}
+    tuples = {name: tuple(value) for name, value in content.items() if isinstance(value, list)}
+    return cls(**content | paths | tuples)
+
+
+def as_toml(options: Any, command: str, *settings: Any) -> str:
+    """The effective settings, to be read and passed back with --config; JSON's scalars and lists are TOML's, too."""
+    effective = asdict(options)
+    for setting in settings:
+        effective |= asdict(setting)
+    lines = [
+        f"{name} = {json.dumps(str(value) if isinstance(value, Path) else value)}"
+        for name, value in effective.items()
+        if value is not None and name not in {"config", "published"}
+    ]
+    return f"# wildood {command} --config THIS FILE\n" + "\n".join(lines) + "\n"

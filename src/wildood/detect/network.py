@@ -1,0 +1,85 @@
+"""A user's model: copied, tried on a few examples, and what tells it from another."""
+
+import copy
+import hashlib
+import json
+import platform
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import wildood
+from wildood.data.inputs import InputSpec
+from wildood.data.sources import Source, memory_of
+from wildood.errors import InputError
+from wildood.methods.schedule import Schedule
+from wildood.models.outputs import Classifier, tap_features, try_classifier
+
+
+def copy_classifier(
+    model: nn.Module, source: Source, spec: InputSpec | None, features: str | None, *, uses_features: bool
+) -> tuple[Classifier, int]:
+    """A copy of the user's model that is known to work on the data, and the number of its classes."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is a {type(model).__name__}: give a torch.nn.Module")
+    try:
+        network = copy.deepcopy(model)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"the model cannot be copied: {error}") from error
+    few = source.gather(torch.arange(min(2, len(source))))[0]
+    classes = try_classifier(network, few, spec)
+    tap = tap_features(network, few, spec, features) if uses_features or features is not None else None
+    if spec is not None:
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return Classifier(network, spec, tap if uses_features else None), classes
+
+
+def check_spec(spec: Any) -> None:
+    """Refuse what is not an input spec."""
+    if spec is not None and not isinstance(spec, InputSpec):
+        raise InputError(f"input is a {type(spec).__name__}: give an InputSpec")
+
+
+def check_trainable(classifier: Classifier) -> None:
+    """Refuse a model of which nothing can be trained."""
+    if not all(parameter.is_leaf for parameter in classifier.parameters()):
+        raise InputError("the model's copy cannot be trained (a traced model?): give the model it was made from")
+    if not any(parameter.requires_grad for parameter in classifier.parameters()):
+        raise InputError("no parameter of the model requires a gradient: nothing can be trained, unfreeze some of it")
+
+
+def run_record(classifier: Classifier, schedule: Schedule, data: dict[str, str], **settings: Any) -> dict[str, Any]:
+    """What makes a run this run, as JSON would give it back."""
+    spec, tap = classifier.spec, classifier.tap
+    record = {
+        **settings,
+        "schedule": asdict(schedule),
+        "input": None if spec is None else spec.to_dict(),
+        "data": data,
+        "model": model_fingerprint(classifier.model),
+        "features": None if tap is None else asdict(tap),
+    }
+    restored: dict[str, Any] = json.loads(json.dumps(record))
+    return restored
+
+
+def model_fingerprint(model: nn.Module) -> str:
+    """A hash of the starting weights."""
+    content = hashlib.blake2b(type(model).__qualname__.encode(), digest_size=16)
+    for name, value in model.state_dict().items():
+        content.update(f"{name} {getattr(value, 'dtype', '')} {tuple(getattr(value, 'shape', ()))}".encode())
+        content.update(memory_of(value) if isinstance(value, torch.Tensor) else repr(value).encode())
+    return content.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Of what made a detector."""
+    return {
+        "wildood": wildood.__version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }

@@ -1,0 +1,107 @@
+"""`posthoc`: a score on an unchanged classifier in, a calibrated detector out."""
+
+import copy
+from typing import Any
+
+from torch import nn
+
+from wildood.data.given import labelled_source, unlabelled_source
+from wildood.data.inputs import InputSpec
+from wildood.data.sampling import generator, split
+from wildood.data.sources import Part, Source
+from wildood.data.wild import as_wild
+from wildood.detect.choosing import choose
+from wildood.detect.detector import Detector, Example, examples_of
+from wildood.detect.network import check_spec, copy_classifier, model_fingerprint, versions
+from wildood.detect.preparation import enough
+from wildood.errors import InputError
+from wildood.evaluate.thresholds import check_alpha
+from wildood.scores.score import Score
+
+
+def posthoc(
+    model: nn.Module,
+    score: Score,
+    *,
+    labelled: Any = None,
+    holdout: Any = None,
+    wild: Any = None,
+    ood: Any = None,
+    alpha: float = 0.05,
+    input: InputSpec | None = None,  # noqa: A002 - the user's word for it
+    features: str | None = None,
+    seed: int = 0,
+) -> Detector:
+    """A detector from an unchanged classifier and a post-hoc score.
+
+    A setting of the score that is None (an epsilon, a k) is chosen on one half of the holdout, and the other half sets the
+    threshold: by wild acceptance if wild data is given, else on ID data alone.
+
+    Args:
+        model: any module that maps a batch to logits; copied.
+        score: such as `EnergyScore()` or `Mahalanobis()`.
+        labelled: what the model was trained on, `(x, y)` or, for scores without classes, `x`: what scores are fitted on.
+            Without a holdout it sets the threshold, too, with no promise.
+        holdout: ID examples the model has not trained on, `(x, y)` or `x`: the threshold and its promise rest on them.
+        wild: unlabelled traffic, to choose settings by.
+        ood: examples that are known to be OOD, to choose settings by; they are used for nothing else.
+        alpha: the false-alarm rate of the threshold.
+        input: how uint8 images become model input; floats go in as they are without it.
+        features: the submodule whose output are the features, for scores that use them; found if not given.
+        seed: decides which half of the holdout chooses.
+
+    >>> import numpy as np, torch, wildood
+    >>> x = np.random.default_rng(0).normal(size=(50, 4)).astype("float32")
+    >>> wildood.posthoc(torch.nn.Linear(4, 3), wildood.MaxSoftmax(), holdout=x, alpha=0.1).promise.examples
+    50
+    """
+    if not isinstance(score, Score):
+        raise InputError(f"score is a {type(score).__name__}: give a score such as EnergyScore()")
+    check_spec(input)
+    check_alpha(alpha)
+    name, given = ("labelled", labelled) if holdout is None else ("holdout", holdout)
+    if given is None:
+        raise InputError("a threshold needs ID examples: give holdout=(x, y) that the model was not trained on")
+    calibration = unlabelled_source(examples_of(given), name)
+    example = Example.of(calibration)
+    fitted_on = _fitting_source(score, labelled)
+    traffic = None if wild is None else as_wild(wild).whole(seed)
+    outliers = None if ood is None else unlabelled_source(ood, "ood")
+    for other, source in (("labelled", fitted_on), ("wild", traffic), ("ood", outliers)):
+        if source is not None:
+            example.check(source, other)
+    classifier, _ = copy_classifier(model, calibration, input, features, uses_features=score.about.features)
+    fitted = copy.deepcopy(score).to(classifier.device).eval()
+    if fitted_on is not None:
+        fitted.fit(classifier, fitted_on)
+    candidates, selection = fitted.candidates(), calibration
+    if len(candidates) > 1:
+        second, first = split(len(calibration), 0.5, generator(seed, "holdout"))
+        selection, calibration = Part(calibration, first), Part(calibration, second)
+    for part in (selection, calibration):
+        enough(part, alpha, halves=len(candidates) > 1, instead="a fixed setting of the score")
+    chosen = choose(candidates, classifier, selection, alpha, traffic, outliers)
+    record = {
+        "score": type(score).__name__,
+        "settings": chosen.score.settings,
+        "chosen": chosen.record,
+        "model": model_fingerprint(classifier.model),
+        "versions": versions(),
+    }
+    if len(candidates) > 1 and holdout is not None:
+        record["chosen_by"] = unlabelled_source(examples_of(holdout), "holdout").fingerprint()
+    detector = Detector(classifier.eval(), chosen.score, example, record=record)
+    return detector.calibrate_on(calibration, alpha, unseen=holdout is not None)
+
+
+def _fitting_source(score: Score, labelled: Any) -> Source | None:
+    """The labelled data as the score needs it: with classes, without, or not at all."""
+    if not score.about.labelled:
+        return None
+    if labelled is None:
+        raise InputError(
+            f"{type(score).__name__} is fitted on labelled data: give labelled=(x, y) that the model was trained on"
+        )
+    return (
+        labelled_source(labelled, "labelled") if score.about.labels else unlabelled_source(examples_of(labelled), "labelled")
+    )

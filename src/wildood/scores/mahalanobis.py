@@ -1,0 +1,83 @@
+"""The Mahalanobis distance of Lee et al. (2018), on the penultimate features as in Liu et al. (2020)."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from wildood.data.sources import Source
+from wildood.models.outputs import Classifier, Outputs, evaluating, forward_all
+from wildood.scores.perturbation import PerturbedScore
+from wildood.scores.score import About
+
+
+class Mahalanobis(PerturbedScore):
+    """s(x) = min_c (φ - μ_c)ᵀ Σ⁺ (φ - μ_c) / 2: class means, one covariance for all classes, a step on the input.
+
+    The covariance is that of the features around their class means. Where its rank is below the dimension, its
+    pseudo-inverse Σ⁺ leaves out the directions without variance. A class without labelled examples is left out.
+
+    >>> Mahalanobis(epsilon=0.0).about.labels
+    True
+    """
+
+    about: ClassVar[About] = About(
+        "Lee et al., A Simple Unified Framework for Detecting OOD Samples, 2018",
+        labelled=True,
+        labels=True,
+        features=True,
+        gradients=True,
+    )
+    epsilons = (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.005, 0.01)
+    centre: Tensor
+    whitening: Tensor
+    means: Tensor
+
+    def __init__(self, epsilon: float | None = None) -> None:
+        super().__init__(epsilon=epsilon)
+        for name in ("centre", "whitening", "means"):
+            self.register_buffer(name, torch.empty(0))
+
+    def fit(self, classifier: Classifier, labelled: Source) -> None:
+        """Class means and the tied covariance of the features, summed up in one pass in double precision."""
+        counts, sums, products = torch.zeros(0), torch.zeros(0), torch.zeros(0)
+        with evaluating(classifier):
+            for outputs, labels in forward_all(classifier, labelled):
+                features, classes = outputs.features_or_refuse().double(), outputs.logits.shape[1]
+                assert labels is not None  # noqa: S101 - labelled
+                member = torch.nn.functional.one_hot(labels, classes).double()
+                if not len(counts):
+                    counts, sums = features.new_zeros(classes), features.new_zeros(classes, features.shape[1])
+                    products = features.new_zeros(features.shape[1], features.shape[1])
+                counts += member.sum(0)
+                sums += member.T @ features
+                products += features.T @ features
+        present = counts > 0
+        means = sums[present] / counts[present, None]
+        covariance = (products - means.T @ (means * counts[present, None])) / counts.sum()
+        self.centre = (sums.sum(0) / counts.sum()).float()
+        self.whitening = _inverse_root(covariance).float()
+        self.means = ((means - sums.sum(0) / counts.sum()) @ _inverse_root(covariance)).float()
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        """Half the squared distance to the nearest class mean, for each example."""
+        whitened = (outputs.features_or_refuse() - self.centre) @ self.whitening
+        # |z - m|² = |z|² - 2 z·m + |m|²; the features are centred first, so that little is cancelled
+        nearest = (self.means.square().sum(1) - 2 * whitened @ self.means.T).amin(1)
+        return 0.5 * (whitened.square().sum(1) + nearest)
+
+
+def _inverse_root(covariance: Tensor) -> Tensor:
+    """W with W Wᵀ = Σ⁺: eigenvectors over the root of their eigenvalues, those of (numerically) zero left out.
+
+    The features are in single precision: what rounding alone can make counts as zero.
+
+    >>> root = _inverse_root(torch.diag(torch.tensor([4.0, 0.0, 1.0], dtype=torch.float64)))
+    >>> (root @ root.T).diagonal().tolist()
+    [0.25, 0.0, 1.0]
+    """
+    values, vectors = torch.linalg.eigh(covariance)
+    spread = values.clamp(min=0).sqrt()
+    kept = spread > spread.max() * len(values) * torch.finfo(torch.float32).eps
+    root: Tensor = vectors[:, kept] / spread[kept]
+    return root.contiguous()

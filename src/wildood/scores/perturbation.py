@@ -1,0 +1,68 @@
+"""A step on the input that lowers the score, as ODIN, Mahalanobis and GODIN take: it helps ID more than OOD."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wildood.errors import InputError
+from wildood.models.outputs import Classifier, Outputs
+from wildood.scores.score import Score, Scored
+
+
+def step_down(
+    classifier: Classifier, raw: Tensor, lower: Callable[[Outputs], Tensor], epsilon: float
+) -> tuple[Tensor, Outputs]:
+    """x~ = x - epsilon sign(∇_x lower(x)) / std, with sign(0) = 1; and the outputs for x itself.
+
+    Epsilon is in units of the raw scale from 0 to 1: the model's input is divided by the input spec's std, and so is the
+    step. Returned is the model's input after the step.
+    """
+    batch = classifier.prepare(raw)
+    if not batch.is_floating_point():
+        raise InputError("the model takes whole numbers, which have no gradient: give a score without a perturbation")
+    with torch.enable_grad():
+        batch = batch.detach().requires_grad_()
+        outputs = classifier.outputs(batch)
+        (gradient,) = torch.autograd.grad(lower(outputs).sum(), batch)
+    sign = torch.where(gradient >= 0, 1.0, -1.0).to(batch.dtype)
+    if classifier.spec is not None:
+        sign = sign / torch.tensor(classifier.spec.std, device=batch.device, dtype=batch.dtype).view(1, -1, 1, 1)
+    stepped = batch.detach() - epsilon * sign
+    features = None if outputs.features is None else outputs.features.detach()
+    return stepped, Outputs(outputs.logits.detach(), features)
+
+
+class PerturbedScore(Score):
+    """A score of the input after a step of size epsilon that lowers it.
+
+    Attributes:
+        epsilon: the size of the step; None to have it chosen among `epsilons`, 0 for no step.
+    """
+
+    epsilons: tuple[float, ...] = (0.0,)
+
+    def __init__(self, epsilon: float | None = None, **settings: Any) -> None:
+        super().__init__(epsilon=epsilon, **settings)
+        if epsilon is not None and not epsilon >= 0:
+            raise InputError(
+                f"{type(self).__name__}: epsilon is {epsilon!r}: give a size from 0 on, or None to have it chosen"
+            )
+        self.epsilon = epsilon
+
+    def lower(self, outputs: Outputs) -> Tensor:
+        """What the step lowers, for each example: the score, or something whose gradient has the same sign."""
+        scores: Tensor = self(outputs)
+        return scores
+
+    def of(self, classifier: Classifier, raw: Tensor) -> Scored:
+        """The scores after the step, and the outputs before it."""
+        if not self.epsilon:
+            return super().of(classifier, raw)
+        stepped, outputs = step_down(classifier, raw, self.lower, self.epsilon)
+        return Scored(self(classifier.outputs(stepped)), outputs)
+
+    def candidates(self) -> list[Score]:
+        """One for each epsilon, unless it is given."""
+        return [self] if self.epsilon is not None else [self.with_settings(epsilon=value) for value in self.epsilons]

@@ -1,0 +1,47 @@
+"""ReAct (Sun, Guo, Li, 2021): the energy after the features are cut off at a level that few of them exceed."""
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wildood.data.sources import Source
+from wildood.errors import InputError
+from wildood.models.outputs import Classifier, Outputs, each_output, last_layer
+from wildood.scores.energy import energy
+from wildood.scores.score import About, Score
+
+
+class ReAct(Score):
+    """s(x) = E(W min(φ(x), c) + b), c the given percentile of the features of labelled data.
+
+    >>> ReAct().percentile
+    90.0
+    """
+
+    about: ClassVar[About] = About(
+        "Sun et al., ReAct: Out-of-distribution Detection With Rectified Activations, 2021", labelled=True, features=True
+    )
+    level: Tensor
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, percentile: float = 90.0) -> None:
+        super().__init__(percentile=percentile)
+        if not 0 < percentile <= 100:
+            raise InputError(f"ReAct: percentile is {percentile!r}: give a number from 0 to 100")
+        self.percentile = percentile
+        for name in ("level", "weight", "bias"):
+            self.register_buffer(name, torch.empty(0))
+
+    def fit(self, classifier: Classifier, labelled: Source) -> None:
+        """The percentile of all features of all labelled examples, and the classifier's last layer."""
+        self.weight, self.bias = last_layer(classifier)
+        features = each_output(classifier, labelled, Outputs.features_or_refuse)
+        self.level = torch.tensor(float(np.percentile(features.numpy(), self.percentile))).to(self.weight.device)
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        """The energy of the rectified features, for each example."""
+        rectified = outputs.features_or_refuse().clamp(max=self.level)
+        return energy(torch.nn.functional.linear(rectified, self.weight, self.bias))

@@ -1,0 +1,33 @@
+"""The scores that ship with wildood, by the name under which a saved detector remembers them."""
+
+from wildood.scores.energy import EnergyScore
+from wildood.scores.godin import GodinScore
+from wildood.scores.head import HeadScore
+from wildood.scores.knn import Knn
+from wildood.scores.mahalanobis import Mahalanobis
+from wildood.scores.max_logit import MaxLogit
+from wildood.scores.max_softmax import MaxSoftmax
+from wildood.scores.odin import Odin
+from wildood.scores.react import ReAct
+from wildood.scores.score import Score
+from wildood.scores.vim import Vim
+
+SHIPPED: dict[str, type[Score]] = {
+    cls.__name__: cls
+    for cls in (MaxSoftmax, MaxLogit, EnergyScore, Odin, Mahalanobis, Knn, ReAct, Vim, HeadScore, GodinScore)
+}
+
+POSTHOC: tuple[type[Score], ...] = (MaxSoftmax, MaxLogit, EnergyScore, Odin, Mahalanobis, Knn, ReAct, Vim)
+
+
+def scores_table() -> str:
+    """The post-hoc scores and what they need, as the Markdown table of docs/baselines.md.
+
+    >>> print(scores_table().splitlines()[0])
+    | score | needs labelled data | its classes | features | input gradients | paper |
+    """
+    rows = ["| score | needs labelled data | its classes | features | input gradients | paper |", "|---" * 6 + "|"]
+    for cls in POSTHOC:
+        needs = (cls.about.labelled, cls.about.labels, cls.about.features, cls.about.gradients)
+        rows.append(f"| `{cls.__name__}` | {' | '.join('yes' if need else '' for need in needs)} | {cls.about.paper} |")
+    return "\n".join(rows)

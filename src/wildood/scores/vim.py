@@ -1,0 +1,71 @@
+"""ViM (Wang et al., 2022): the energy, and how far the features leave the space that labelled data lies in."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from wildood.data.sources import Source
+from wildood.errors import InputError
+from wildood.models.outputs import Classifier, Outputs, evaluating, forward_all, last_layer
+from wildood.scores.energy import energy
+from wildood.scores.score import About, Score
+
+
+class Vim(Score):
+    """s(x) = α |Rᵀ(φ(x) - u)| + E(x), with u = -W⁺b and R the directions of least variance around it.
+
+    α makes the mean of the virtual logit α |Rᵀ(φ - u)| equal to the mean of the largest logit, on labelled data.
+
+    Attributes:
+        dimensions: of the principal space. None for the original's rule: 1000 of 2048 features or more, 512 of 768 or more,
+            else half of them.
+
+    >>> Vim(dimensions=32).settings
+    {'dimensions': 32}
+    """
+
+    about: ClassVar[About] = About(
+        "Wang et al., ViM: Out-Of-Distribution with Virtual-logit Matching, 2022", labelled=True, features=True
+    )
+    origin: Tensor
+    residual: Tensor
+
+    def __init__(self, dimensions: int | None = None) -> None:
+        super().__init__(dimensions=dimensions)
+        if dimensions is not None and dimensions < 1:
+            raise InputError(f"Vim: dimensions is {dimensions}: give at least 1")
+        self.dimensions = dimensions
+        for name in ("origin", "residual"):
+            self.register_buffer(name, torch.empty(0))
+
+    def fit(self, classifier: Classifier, labelled: Source) -> None:
+        """The eigenvectors of the features' second moments around u, those of the smallest eigenvalues, scaled by α."""
+        weight, bias = (value.double() for value in last_layer(classifier))
+        origin = -torch.linalg.pinv(weight) @ bias
+        count, largest, products = 0, 0.0, torch.zeros(len(origin), len(origin), dtype=torch.float64, device=origin.device)
+        with evaluating(classifier):
+            for outputs, _ in forward_all(classifier, labelled):
+                shifted = outputs.features_or_refuse().double() - origin
+                products += shifted.T @ shifted
+                count, largest = count + len(shifted), largest + float(outputs.logits.amax(1).sum())
+            values, vectors = torch.linalg.eigh(products / count)
+            residual = vectors[:, : self._residual_dimensions(len(values))]
+            norms = 0.0
+            for outputs, _ in forward_all(classifier, labelled):
+                norms += float(((outputs.features_or_refuse().double() - origin) @ residual).norm(dim=1).sum())
+        if norms <= 0:
+            raise InputError("Vim: the labelled features leave no residual space: give fewer dimensions")
+        self.origin, self.residual = origin.float(), (residual * (largest / norms)).float().contiguous()
+
+    def _residual_dimensions(self, features: int) -> int:
+        rule = 1000 if features >= 2048 else 512 if features >= 768 else features // 2
+        kept = rule if self.dimensions is None else self.dimensions
+        if kept >= features:
+            raise InputError(f"Vim: dimensions is {kept}, but the classifier has {features} features: give fewer")
+        return features - kept
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        """The virtual logit plus the energy, for each example."""
+        virtual: Tensor = torch.linalg.vector_norm((outputs.features_or_refuse() - self.origin) @ self.residual, dim=1)
+        return virtual + energy(outputs.logits)

@@ -1,0 +1,80 @@
+"""A classifier from scratch: trained, resumed, and left alone where it should be."""
+
+import numpy as np
+import pytest
+import torch
+
+import wildood
+from wildood.models.small import MLP, SmallCNN
+from wildood.train.loop import Training
+
+
+def labelled(count, seed=0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, count)
+    return (rng.normal(size=(count, 4)) + 4 * np.eye(4)[y]).astype("float32"), y
+
+
+def model():
+    torch.manual_seed(0)
+    return MLP(4, 3, hidden=(8,))
+
+
+SHORT = wildood.Schedule(epochs=6, batch=32, lr=0.05)
+
+
+def test_it_learns_the_classes_and_leaves_the_given_model_alone():
+    start, (x, y) = model(), labelled(300, seed=1)
+    before = {name: value.clone() for name, value in start.state_dict().items()}
+    rows = []
+    trained = wildood.pretrain(start, labelled(400), (x, y), schedule=SHORT, verbose=False, on_epoch=rows.append)
+    assert all(torch.equal(before[name], value) for name, value in start.state_dict().items())
+    assert type(trained) is MLP
+    assert not trained.training
+    with torch.no_grad():
+        right = (trained(torch.from_numpy(x)).argmax(1).numpy() == y).mean()
+    assert right > 0.9
+    assert rows[-1]["accuracy"] == pytest.approx(right)
+    assert "acceptance" not in rows[-1]
+
+
+def test_a_killed_run_resumes_to_the_same_bits(tmp_path, monkeypatch):
+    images = np.random.default_rng(0).integers(0, 256, (96, 8, 8, 1), dtype=np.uint8), np.arange(96) % 3
+    given = {
+        "labelled": images,
+        "schedule": wildood.Schedule.pretraining(epochs=4, lr=0.05),
+        "input": wildood.InputSpec(mean=(0.5,), std=(0.5,)),
+        "verbose": False,
+    }
+    given["schedule"] = wildood.Schedule(**{**vars(given["schedule"]), "batch": 16})
+    torch.manual_seed(0)
+    net = SmallCNN(channels=1, classes=3, width=4, hidden=8)
+    whole = wildood.pretrain(net, **given)
+    monkeypatch.setattr(Training, "checkpoint_seconds", 0.0)
+
+    def killed(row):
+        if row["step"] >= 12:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        wildood.pretrain(net, **given, run_dir=tmp_path / "run", on_epoch=killed)
+    resumed = wildood.pretrain(net, **given, run_dir=tmp_path / "run")
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+def test_another_seed_or_schedule_does_not_go_on_with_the_run(tmp_path):
+    wildood.pretrain(model(), labelled(100), schedule=SHORT, run_dir=tmp_path, verbose=False)
+    with pytest.raises(wildood.CheckpointError, match="its seed is 0, this call's is 1"):
+        wildood.pretrain(model(), labelled(100), schedule=SHORT, run_dir=tmp_path, verbose=False, seed=1)
+
+
+def test_labels_beyond_the_classes_are_refused():
+    x, y = labelled(100)
+    with pytest.raises(wildood.InputError, match="labelled: a label is 5, but the model has 3 classes"):
+        wildood.pretrain(model(), (x, np.where(y == 0, 5, y)), schedule=SHORT, verbose=False)
+
+
+def test_vectors_cannot_be_flipped_and_cropped():
+    with pytest.raises(wildood.InputError, match=r"augment is for images, but a batch has shape \(128, 4\)"):
+        wildood.pretrain(model(), labelled(200), verbose=False)

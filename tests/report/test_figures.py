@@ -1,0 +1,225 @@
+"""What is drawn is what the arrays and the history say."""
+
+import re
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from sklearn.metrics import roc_curve
+
+from wildood.report import figures
+from wildood.report.style import KNOWN, UNKNOWN, drawing
+
+HISTORY = [
+    {"step": 0, "accuracy": 0.9, "acceptance": 0.95, "holdout_false_alarm": 0.01, "holdout_classification": 0.02},
+    {
+        "step": 40,
+        "false_alarm": 0.03,
+        "classification": -0.5,
+        "lambda_false_alarm": 1.5,
+        "lambda_classification": 0.2,
+        "w": -0.5,
+        "b": 3.0,
+        "accuracy": 0.88,
+        "acceptance": 0.91,
+        "holdout_false_alarm": 0.04,
+        "holdout_classification": -0.1,
+    },
+    {
+        "step": 80,
+        "false_alarm": -0.01,
+        "classification": -0.7,
+        "lambda_false_alarm": 1.2,
+        "lambda_classification": 0.0,
+        "w": -0.8,
+        "b": 4.0,
+        "accuracy": 0.89,
+        "acceptance": 0.87,
+        "holdout_false_alarm": 0.0,
+        "holdout_classification": -0.2,
+    },
+]
+RNG = np.random.default_rng(0)
+KNOWN_SCORES, OTHER_SCORES = RNG.normal(0, 1, 300).astype("float32"), RNG.normal(2, 1, 200).astype("float32")
+SCORES = {"energy": (KNOWN_SCORES, OTHER_SCORES, 1.5), "WOODS": (KNOWN_SCORES, OTHER_SCORES + 1, 1.6)}
+FIGURES = {
+    "histogram": lambda name: figures.histogram(name, KNOWN_SCORES, OTHER_SCORES, 1.5, ("known", "wild")),
+    "roc": lambda name: figures.roc(name, SCORES),
+    "constraint": lambda name: figures.constraint(name, HISTORY, 0.05, "soft false-alarm rate"),
+    "classification": lambda name: figures.classification(name, HISTORY),
+    "multipliers": lambda name: figures.multipliers(name, HISTORY),
+    "slope": lambda name: figures.slope(name, HISTORY),
+    "acceptance": lambda name: figures.acceptance(name, HISTORY, 1),
+}
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """A function that draws a figure and gives the axes it is on."""
+    seen = []
+
+    @contextmanager
+    def remembering(*words, **options):
+        with drawing(*words, **options) as (axes, svg):
+            seen.append(axes)
+            yield axes, svg
+
+    def axes_of(draw):
+        draw()
+        return seen.pop()
+
+    monkeypatch.setattr(figures, "drawing", remembering)
+    return axes_of
+
+
+def curve(axes, label):
+    """What is plotted under this name in the legend, as points (rounded: 0.05 + 0.03 is not 0.08)."""
+    (line,) = (line for line in axes.get_lines() if line.get_label() == label)
+    return [tuple(point) for point in line.get_xydata().round(12).tolist()]
+
+
+def bars(axes, colour):
+    """Edges, sum, and first and last of the bars of the filled histogram in this colour."""
+    (outline,) = (patch for patch in axes.patches if patch.get_fill() and to_hex(patch.get_facecolor()) == colour)
+    points = outline.get_xy()
+    edges = np.unique(points[:, 0])
+    assert len(edges) == 41
+    width = edges[1] - edges[0]
+    closed = np.concatenate([points, points[:1]])
+    area = abs(np.sum(closed[:-1, 0] * closed[1:, 1] - closed[1:, 0] * closed[:-1, 1])) / 2
+    return edges, area / width, [points[points[:, 0] == edge, 1].max() for edge in (edges[0], edges[-1])]
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_every_figure_keeps_its_ids_and_colours_to_the_page(figure, parse):
+    svg = FIGURES[figure]("the-name")
+    tree = parse(svg)
+    ids = tree.ids()
+    assert len(ids) == len(set(ids))
+    assert [name for name in ids if not name.startswith("the-name-")] == []
+    assert tree.references() <= set(ids)
+    painted = set(re.findall(r"(?:fill|stroke): ([^;\"]*)", svg))
+    assert {colour for colour in painted if not re.fullmatch(r"var\(--\w+\)|none|url\(#the-name-\w+\)", colour)} == set()
+    assert re.findall(r"#[0-9a-fA-F]{6}\b", svg) == []
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_every_figure_is_the_same_when_it_is_drawn_again(figure):
+    assert FIGURES[figure]("a") == FIGURES[figure]("a")
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_every_figure_says_what_it_shows_and_names_its_axes(figure, drawn, parse):
+    svg = parse(FIGURES[figure]("a")).one("svg")
+    assert len(svg.attributes["aria-label"]) > 20
+    axes = drawn(lambda: FIGURES[figure]("a"))
+    assert axes.get_xlabel() != ""
+    assert axes.get_ylabel() != "" or figure == "slope"  # whose legend names its one curve
+
+
+def test_histogram_shows_shares_of_each_group(drawn):
+    axes = drawn(lambda: FIGURES["histogram"]("a"))
+    for colour in (KNOWN, UNKNOWN):
+        _, total, _ = bars(axes, colour)
+        assert total == pytest.approx(1)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["known", "wild"]
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.3, 7e-5, 1e9])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_histogram_puts_outliers_into_the_outermost_bars(drawn, dtype, scale):
+    known = scale * np.concatenate([[-1e6, -1e6], np.linspace(0.1, 1.1, 996), [1e6, 1e6]])
+    other = scale * np.linspace(0.1, 1.1, 1000)
+    axes = drawn(lambda: figures.histogram("a", known.astype(dtype), other.astype(dtype), 0.5 * scale, ("known", "wild")))
+    edges, total, (first, last) = bars(axes, KNOWN)
+    assert 0 < edges[0] < edges[-1] < 2 * scale  # the bars have the width of the bulk
+    assert total == pytest.approx(1)
+    assert first == pytest.approx(np.mean(known < edges[1]))
+    assert last == pytest.approx(np.mean(known >= edges[-2]))
+
+
+@pytest.mark.parametrize("threshold", [-50.0, 0.5, 50.0])
+def test_histogram_shows_the_threshold_wherever_it_is(drawn, threshold):
+    axes = drawn(lambda: figures.histogram("a", KNOWN_SCORES, OTHER_SCORES, threshold, ("known", "wild")))
+    (line,) = axes.get_lines()
+    assert line.get_xdata() == [threshold, threshold]
+    low, high = axes.get_xlim()
+    assert low < threshold < high
+    assert [text.get_text() for text in axes.texts] == ["rejected →"]
+
+
+def test_histogram_of_equal_scores_is_drawn(drawn):
+    same = np.zeros(20, dtype="float32")
+    axes = drawn(lambda: figures.histogram("a", same, same, 0.0, ("known", "wild")))
+    assert axes.get_lines()[0].get_xdata() == [0.0, 0.0]
+
+
+def test_roc_is_scikit_learns_with_a_dot_at_the_deployed_threshold(drawn):
+    axes = drawn(lambda: FIGURES["roc"]("a"))
+    dots = [line for line in axes.get_lines() if line.get_marker() == "o"]
+    for (name, (known, unknown, threshold)), dot in zip(SCORES.items(), dots, strict=True):
+        is_ood, scores = np.r_[np.zeros(len(known)), np.ones(len(unknown))], np.r_[known, unknown]
+        false_alarms, caught, _ = roc_curve(is_ood, scores, drop_intermediate=False)
+        np.testing.assert_allclose(curve(axes, name), np.stack([false_alarms, caught], axis=1), atol=1e-12)
+        assert dot.get_xydata().tolist() == [[np.mean(known > threshold), np.mean(unknown > threshold)]]
+        assert dot.get_color() == next(line.get_color() for line in axes.get_lines() if line.get_label() == name)
+
+
+def test_roc_shows_every_dot(drawn):
+    poor = {"poor": (KNOWN_SCORES, KNOWN_SCORES, 1.6), "good": SCORES["WOODS"]}
+    axes = drawn(lambda: figures.roc("a", poor))
+    lowest, highest = axes.get_ylim()
+    assert lowest <= np.mean(KNOWN_SCORES > 1.6)
+    assert highest >= 1
+    assert axes.get_xlim() == (0, 0.3)
+
+
+def test_roc_tells_its_series_apart_by_colour_and_by_dashes(drawn):
+    four = dict.fromkeys(("max-softmax", "energy", "WOODS", "WOODS-alt"), SCORES["energy"])
+    axes = drawn(lambda: figures.roc("a", four))
+    curves = [line for line in axes.get_lines() if line.get_label() in four]
+    assert len({line.get_color() for line in curves}) == 4
+    assert len({str(line._dash_pattern) for line in curves}) == 4
+
+
+def test_constraint_is_drawn_from_0_with_alpha_as_its_limit(drawn):
+    axes = drawn(lambda: FIGURES["constraint"]("a"))
+    assert curve(axes, "labelled, in training") == [(40, 0.08), (80, 0.04)]
+    assert curve(axes, "set aside") == [(0, 0.06), (40, 0.09), (80, 0.05)]
+    (limit,) = (line for line in axes.get_lines() if line.get_linestyle() == "--" and len(set(line.get_ydata())) == 1)
+    assert limit.get_ydata() == [0.05, 0.05]
+    assert [text.get_text() for text in axes.texts] == ["limit α = 0.05"]
+    assert axes.get_ylim()[0] == 0
+
+
+def test_classification_is_drawn_as_its_distance_from_tau(drawn):
+    axes = drawn(lambda: FIGURES["classification"]("a"))
+    assert curve(axes, "labelled, in training") == [(40, -0.5), (80, -0.7)]
+    assert curve(axes, "set aside") == [(0, 0.02), (40, -0.1), (80, -0.2)]
+    assert [text.get_text() for text in axes.texts] == ["limit τ"]
+
+
+def test_multipliers_are_each_under_its_own_constraint(drawn):
+    axes = drawn(lambda: FIGURES["multipliers"]("a"))
+    assert curve(axes, "λ₁ (false alarms)") == [(40, 1.5), (80, 1.2)]
+    assert curve(axes, "λ₂ (cross-entropy)") == [(40, 0.2), (80, 0.0)]
+
+
+def test_slope_is_w(drawn):
+    assert curve(drawn(lambda: FIGURES["slope"]("a")), "w (slope)") == [(40, -0.5), (80, -0.8)]
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_acceptance_marks_the_epoch_that_was_kept(drawn, kept):
+    axes = drawn(lambda: figures.acceptance("a", HISTORY, kept))
+    assert curve(axes, "accuracy") == [(0, 0.9), (40, 0.88), (80, 0.89)]
+    assert curve(axes, "wild data accepted") == [(0, 0.95), (40, 0.91), (80, 0.87)]
+    (mark,) = (line for line in axes.get_lines() if line.get_linestyle() == ":")
+    assert mark.get_xdata() == [40 * kept, 40 * kept]
+
+
+def test_steps_are_whole_numbers_from_0(drawn):
+    axes = drawn(lambda: figures.slope("a", [{"step": step, "w": -1.0} for step in range(3)]))
+    assert axes.get_xlim()[0] == 0
+    assert [tick for tick in axes.get_xticks() if tick != int(tick)] == []

@@ -1,0 +1,498 @@
+"""The two pages: whole, on their own, and in agreement with the detectors they show."""
+
+import ast
+import inspect
+import re
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import wildood
+from wildood.detect.detector import Detector
+from wildood.experiments import comparison
+from wildood.experiments.comparison import Metrics, outcomes
+from wildood.experiments.digits import digits
+from wildood.methods.woods import Woods
+from wildood.models.small import MLP, SmallCNN
+from wildood.report import fit_page as fit_pages
+from wildood.report.comparison_page import comparison_page
+from wildood.report.fit_page import Given, fit_page
+
+COMMAND = 'wildood fit --wild "<script>&.npz"'
+SCHEDULE = wildood.Schedule(steps=12, batch=32)
+SPEC = wildood.InputSpec(mean=(0.5,), std=(0.5,))
+CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
+TRAINING = [
+    "The constraint on false alarms over the steps, with its limit alpha",
+    "Cross-entropy minus its limit tau over the steps",
+    "The multipliers of the two constraints over the steps",
+    "The slope w over the steps",
+    "Wild data accepted and accuracy over the steps, with the epoch that was kept",
+]
+SLOPE = TRAINING[3]
+METHODS = ["max-softmax", "energy", "WOODS", "WOODS-alt"]
+ANY_FIT = ["images", "vectors", "no holdout", "woods-alt", "last"]
+
+
+class Fit(NamedTuple):
+    """A fit as its page is made from it, and the page."""
+
+    detector: Detector
+    before: Detector
+    given: Given
+    html: str
+
+
+def known_points(count, rng):
+    y = rng.integers(0, 3, count)
+    return (CENTRES[y] + rng.normal(size=(count, 2))).astype("float32"), y
+
+
+def known_images(count, rng):
+    """Noise that is brighter on the left, or on the right."""
+    y = rng.integers(0, 2, count)
+    x = rng.integers(0, 120, (count, 8, 8, 1))
+    x[y == 0, :, :4] += 120
+    x[y == 1, :, 4:] += 120
+    return x.astype("uint8"), y
+
+
+def trained(model, x, y):
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(60):
+        optimiser.zero_grad()
+        F.cross_entropy(model(x), torch.tensor(y)).backward()
+        optimiser.step()
+    return model
+
+
+@pytest.fixture(scope="module")
+def fits():
+    rng = np.random.default_rng(0)
+    points, images = ([draw(count, rng) for count in (200, 180, 120)] for draw in (known_points, known_images))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        mlp = trained(MLP(2, 3, hidden=(16,)), torch.tensor(points[0][0]), points[0][1])
+        cnn = trained(SmallCNN(2, width=4, hidden=16), SPEC(torch.tensor(images[0][0])), images[0][1])
+    between = (0.5 * rng.normal(size=(20, 2)) + 3).astype("float32")
+    bright = rng.integers(100, 256, (20, 8, 8, 1)).astype("uint8")
+
+    def made(model, data, unknown, *, holdout=True, **settings):
+        labelled, (wild, _), unseen = data
+        wild = np.concatenate([wild, unknown])
+        settings = {"schedule": SCHEDULE, "verbose": False} | settings
+        detector = wildood.fit(model, labelled, wild, unseen if holdout else None, **settings)
+        before = wildood.posthoc(
+            model,
+            wildood.EnergyScore(),
+            labelled=labelled,
+            holdout=unseen if holdout else None,
+            input=settings.get("input"),
+        )
+        given = Given(wild, *(unseen if holdout else labelled), is_holdout=holdout)
+        return Fit(detector, before, given, fit_page(detector, before, given, COMMAND))
+
+    return {
+        "images": made(cnn, images, bright, input=SPEC, seed=7),
+        "vectors": made(mlp, points, between),
+        "no holdout": made(mlp, points, between, holdout=False),
+        "woods-alt": made(mlp, points, between, method=wildood.WoodsAlt()),
+        "last": made(mlp, points, between, keep="last", method=wildood.Woods(alpha=0.1, tau=0.5)),
+    }
+
+
+class Compared(NamedTuple):
+    """Four methods on one seed of the digits, trained for less long than in the demo."""
+
+    results: list
+    parts: tuple
+    html: str
+
+
+@pytest.fixture(scope="module")
+def compared():
+    def small(seed):
+        parts = digits(seed)
+        return parts._replace(labelled=tuple(part[:160] for part in parts.labelled))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison, "METHODS", {name: comparison.METHODS[name] for name in METHODS})
+        patch.setattr(Woods, "schedule", lambda self: wildood.Schedule(steps=12, batch=64))
+        results = list(outcomes(range(1), small))
+    return Compared(results, small(0), comparison_page(results, small(0), "wildood demo --seeds 1"))
+
+
+@pytest.fixture(scope="module")
+def pages(fits, compared):
+    return {name: fit.html for name, fit in fits.items()} | {"comparison": compared.html}
+
+
+@pytest.fixture(scope="module")
+def trees(pages, parse):
+    return {name: parse(html) for name, html in pages.items()}
+
+
+EVERY = pytest.mark.parametrize("name", [*ANY_FIT, "comparison"])
+
+
+def percent(share):
+    return f"{100 * share:.1f}"
+
+
+def unknown_share(detector, x):
+    return float(np.mean(detector.predict(x) == wildood.UNKNOWN))
+
+
+def settings_of(tree):
+    making = tree.panel("Settings, seeds, versions")
+    return dict(zip([term.text for term in making.all("dt")], [text.text for text in making.all("dd")], strict=True))
+
+
+def comparison_of(tree):
+    """The panel with the methods side by side: the first of the page."""
+    return tree.all("section")[0].one("div", cls="panel")
+
+
+def figures_of(tree):
+    return [svg.attributes["aria-label"] for svg in tree.all("svg")]
+
+
+@EVERY
+def test_a_page_is_one_whole_document(name, trees, pages):
+    tree = trees[name]  # whose tags balance
+    assert pages[name].startswith('<!doctype html>\n<html lang="en">')
+    for tag in ("html", "head", "body", "main", "title", "h1"):
+        assert len(tree.all(tag)) == 1
+    for paragraph in tree.all("p"):  # a browser would end the paragraph before these
+        assert {element.tag for element in paragraph.all()} <= {"strong", "em", "code"}
+
+
+@EVERY
+def test_no_id_is_there_twice_and_every_reference_finds_one(name, trees):
+    ids = trees[name].ids()
+    assert len(ids) == len(set(ids)) > 100
+    assert trees[name].references()
+    assert trees[name].references() <= set(ids)
+
+
+@EVERY
+def test_a_page_asks_nobody_for_anything(name, trees):
+    tree = trees[name]
+    assert {element.tag for element in tree.all()} & {"script", "link", "iframe", "object", "embed", "base", "form"} == set()
+    for element in tree.all():
+        for attribute, value in element.attributes.items():
+            assert not attribute.startswith("on")
+            if attribute in {"src", "href", "xlink:href", "srcset", "action", "data", "poster"}:
+                assert value.startswith(("#", "data:image/png;base64,"))
+            assert re.findall(r"url\((?!#)", value) == []
+    for style in tree.all("style"):
+        assert re.findall(r"@import|@font-face|url\(|http|//", style.text) == []
+
+
+@EVERY
+def test_text_that_looks_like_a_tag_is_escaped(name, pages):
+    assert re.findall(r".{20}<(?![a-zA-Z/!]).{20}", pages[name]) == []
+    assert re.findall(r"&(?!#?\w+;)", pages[name]) == []
+
+
+@EVERY
+def test_a_page_is_small_enough_for_an_e_mail(name, pages):
+    assert len(pages[name].encode()) < 3_000_000
+
+
+@EVERY
+def test_a_page_is_for_phones_for_the_night_and_for_paper(name, trees):
+    tree = trees[name]
+    assert tree.one("meta", name="viewport").attributes["content"] == "width=device-width, initial-scale=1"
+    style = tree.one("head").one("style").text
+    assert "@media (prefers-color-scheme: dark)" in style
+    assert "@media print" in style
+
+
+@EVERY
+def test_numbers_come_before_pictures(name, trees):
+    tags = [element.tag for element in trees[name].all()]
+    assert tags.index("p") < tags.index("table") < tags.index("svg")
+
+
+@EVERY
+def test_every_panel_has_a_heading_and_a_sentence(name, trees):
+    panels = trees[name].all("div", cls="panel")
+    assert len(panels) >= 8
+    for panel in panels:
+        assert len(panel.one("h3").text) > 5
+        assert panel.one("p", cls="says").text.endswith(".")
+
+
+@EVERY
+def test_the_same_run_gives_the_same_page(name, fits, compared, pages):
+    if name == "comparison":
+        again = comparison_page(compared.results, compared.parts, "wildood demo --seeds 1")
+    else:
+        again = fit_page(fits[name].detector, fits[name].before, fits[name].given, COMMAND)
+    assert again == pages[name]
+
+
+@pytest.mark.parametrize("name", ANY_FIT)
+def test_a_fit_shows_its_scores_before_and_after_and_its_training(name, trees):
+    known = "labelled" if name == "no holdout" else "holdout"
+    scores = f"Scores of {known} and wild, with the threshold"
+    training = [figure for figure in TRAINING if figure != SLOPE or name != "woods-alt"]  # which has a head instead
+    assert figures_of(trees[name]) == [scores, scores, *training]
+
+
+@pytest.mark.parametrize("name", ANY_FIT)
+def test_a_fits_table_is_what_its_detectors_do(name, trees, fits):
+    detector, before, given, _ = fits[name]
+    expected = {
+        label: [
+            percent(unknown_share(each, given.wild)),
+            percent(unknown_share(each, given.known)),
+            percent(np.mean(each.classify(given.known) == given.classes)),
+        ]
+        for label, each in (
+            ("before: its energy", before),
+            ("after: WoodsAlt" if name == "woods-alt" else "after: Woods", detector),
+        )
+    }
+    panel = trees[name].panel("What is rejected")
+    known = "holdout" if given.is_holdout else "labelled"
+    assert panel.rows() == expected
+    assert [cell.text for cell in panel.all("th", scope="col")] == [
+        "",
+        "wild rejected",
+        f"{known} rejected",
+        f"{known} accuracy",
+    ]
+    assert panel.one("tr", cls="strong").one("th").text.startswith("after")
+    says = f"In percent, on {len(given.wild)} wild and {len(given.known)} {known} examples."
+    assert panel.one("p", cls="says").text == says
+
+
+@pytest.mark.parametrize("name", ANY_FIT)
+def test_a_fits_lead_says_what_is_rejected_and_promised(name, trees, fits):
+    detector, _, given, _ = fits[name]
+    lead = trees[name].one("div", cls="lead")
+    assert lead.one("strong").text == f"{percent(unknown_share(detector, given.wild))} %"
+    assert f"Its threshold: {detector.promise}." in lead.text
+
+
+@pytest.mark.parametrize("name", ANY_FIT)
+def test_a_fit_says_how_it_was_made(name, trees, fits):
+    settings = settings_of(trees[name])
+    detector = fits[name].detector
+    assert settings["command"] == COMMAND
+    assert settings["seed"] == ("7" if name == "images" else "0")
+    assert settings["method"].startswith(
+        {"woods-alt": "WoodsAlt: alpha 0.05, tol", "last": "Woods: alpha 0.1, tau 0.5, tol"}.get(
+            name, "Woods: alpha 0.05, tol"
+        )
+    )
+    assert settings["schedule"].startswith("steps 12, batch 32, lr 0.01")
+    assert settings["threshold"] == f"{detector.threshold:.6g}: {detector.promise}"
+    assert settings["versions"].startswith(
+        f"wildood {wildood.__version__}, torch {torch.__version__}, numpy {np.__version__}"
+    )
+
+
+def test_without_a_holdout_the_page_says_that_the_labelled_data_was_trained_on(trees, fits):
+    sentence = "The labelled ones were trained on, too: fresh data is rejected more often."
+    said = {name: sentence in trees[name].panel("What is rejected").text for name in fits}
+    assert said == {name: name == "no holdout" for name in ANY_FIT}
+    assert "no promise" in trees["no holdout"].one("div", cls="lead").text
+
+
+@pytest.mark.parametrize("name", [name for name in ANY_FIT if name != "images"])
+def test_examples_that_are_no_images_have_no_gallery(name, trees):
+    assert trees[name].all("img") == []
+    assert "Single examples" not in [heading.text for heading in trees[name].all("h2")]
+
+
+def test_images_are_shown_by_what_the_detector_does_with_them(trees, fits):
+    detector, _, given, _ = fits["images"]
+    tree = trees["images"]
+    wild, known = detector.score(given.wild), detector.score(given.known)
+    rejected, accepted, alarms = (
+        np.flatnonzero(mask) for mask in (wild > detector.threshold, wild <= detector.threshold, known > detector.threshold)
+    )
+    assert min(len(rejected), len(accepted), len(alarms)) > 0
+    for title, scores, chosen, classes in (
+        ("Wild and rejected", wild, rejected, detector.classify(given.wild)),
+        ("Wild and just accepted", wild, accepted, detector.classify(given.wild)),
+        ("False alarms", known, alarms, given.classes),
+    ):
+        panel = tree.panel(title)
+        count = f"{title}: {len(chosen)} of {len(scores)}"
+        assert panel.one("h3").text == count + (", 16 are shown" if len(chosen) > 16 else "")
+        highest = sorted(chosen, key=lambda number: -scores[number])[:16]
+        assert [caption.text for caption in panel.all("figcaption")] == [
+            f"{classes[number]}, {scores[number]:.1f}" for number in highest
+        ]
+
+
+def test_the_gallery_stands_between_the_training_and_the_settings(trees):
+    headings = [heading.text for heading in trees["images"].all("h2")]
+    assert headings == ["What changed", "Scores", "The training", "Single examples", "How it was made"]
+
+
+def test_a_large_fit_is_looked_at_in_evenly_spaced_examples(fits, parse, monkeypatch):
+    monkeypatch.setattr(fit_pages, "LOOKED_AT", 50)
+    detector, before, given, _ = fits["vectors"]
+    fewer = Given(given.wild[:197], given.known[:99], given.classes[:99], is_holdout=True)
+    panel = parse(fit_page(detector, before, fewer, COMMAND)).panel("What is rejected")
+    wild, known, classes = given.wild[:197:4], given.known[:99:2], given.classes[:99:2]
+    assert len(wild) == len(known) == 50
+    assert panel.one("p", cls="says").text == "In percent, on 50 wild and 50 holdout examples."
+    assert panel.rows()["after: Woods"] == [
+        percent(unknown_share(detector, wild)),
+        percent(unknown_share(detector, known)),
+        percent(np.mean(detector.classify(known) == classes)),
+    ]
+
+
+@pytest.mark.parametrize("name", ANY_FIT)
+def test_the_epoch_that_was_kept_is_the_detectors(name, trees, fits):
+    detector = fits[name].detector
+    kept = detector.history[detector.record["kept_epoch"]]
+    says = trees[name].panel("Which epoch was kept").one("p", cls="says").text
+    if detector.record["kept_epoch"] == 0:
+        assert says.startswith("No epoch was better than the start, so the starting weights were kept.")
+    else:
+        assert f"{percent(kept['acceptance'])} % are accepted at the epoch that was kept (step {kept['step']})" in says
+        assert f"at the start it was {percent(detector.history[0]['acceptance'])} %" in says
+
+
+def test_a_fit_that_kept_the_start_says_so(fits, parse):
+    detector, before, given, _ = fits["vectors"]
+    record = detector.record
+    detector.record = record | {"kept_epoch": 0}
+    try:
+        tree = parse(fit_page(detector, before, given, COMMAND))
+    finally:
+        detector.record = record
+    says = tree.panel("Which epoch was kept").one("p", cls="says").text
+    assert says.startswith("No epoch was better than the start, so the starting weights were kept.")
+
+
+def test_tau_is_called_twice_the_starting_loss_only_where_it_is(trees):
+    said = {
+        name: "twice the cross-entropy" in trees[name].panel("The constraint on classification").text for name in ANY_FIT
+    }
+    assert said == {name: name != "last" for name in ANY_FIT}  # which was given its tau
+
+
+def test_the_comparison_has_every_figure_and_gallery(trees):
+    scores = "Scores of known (0-6) and unknown (7-9), with the threshold"
+    roc = f"Share of unknowns caught against false alarms: {', '.join(METHODS)}"
+    assert figures_of(trees["comparison"]) == [scores, scores, roc, *TRAINING]
+    assert [heading.text for heading in trees["comparison"].all("h2")] == [
+        "What is caught, and at what cost",
+        "A closer look (seed 0)",
+        "The training",
+        "What it does with single examples",
+        "With your own classifier",
+        "How it was made",
+    ]
+
+
+def test_the_comparisons_table_is_what_its_detectors_do(trees, compared):
+    parts = compared.parts
+    panel = comparison_of(trees["comparison"])
+    rows = panel.rows()
+    assert list(rows) == METHODS
+    for result in compared.results:
+        caught, alarms, _, _, right = rows[result.method]
+        assert caught == percent(unknown_share(result.detector, parts.test_ood))
+        assert alarms == percent(unknown_share(result.detector, parts.test_id[0]))
+        assert right == percent(np.mean(result.detector.classify(parts.test_id[0]) == parts.test_id[1]))
+    assert panel.one("tr", cls="strong").one("th").text == "WOODS"
+    says = "In percent, on 214 known and 160 unknown scans that nobody has trained on; seed 0."
+    assert panel.one("p", cls="says").text == says
+
+
+def test_the_comparison_is_over_its_seeds_and_looks_closer_at_the_first(compared, parse):
+    def metrics(caught, false_alarms, accuracy):
+        return Metrics(fpr95=0.25, auroc=0.9, accuracy=accuracy, false_alarms=false_alarms, caught=caught)
+
+    by_hand = {
+        ("energy", 3): metrics(0.40, 0.01, 0.95),
+        ("energy", 4): metrics(0.50, 0.03, 0.97),
+        ("WOODS", 3): metrics(0.70, 0.02, 0.94),
+        ("WOODS", 4): metrics(0.90, 0.06, 0.90),
+    }
+    detectors = {result.method: result.detector for result in compared.results}
+    results = [
+        compared.results[0]._replace(
+            method=method,
+            seed=seed,
+            metrics=by_hand.get((method, seed), metrics(0.5, 0.5, 0.5)),
+            detector=detectors[method if seed == 3 else "max-softmax"],
+        )
+        for seed in (3, 4)
+        for method in detectors
+    ]
+    tree = parse(comparison_page(results, compared.parts, "wildood demo"))
+    # Two values that differ by d have the standard error d / 2.
+    rows = {
+        name: [cell.replace("\N{NO-BREAK SPACE}", " ") for cell in cells]
+        for name, cells in comparison_of(tree).rows().items()
+    }
+    assert rows["energy"] == ["45.0 ± 5.0", "2.0 ± 1.0", "25.0 ± 0.0", "90.0 ± 0.0", "96.0 ± 1.0"]
+    assert rows["WOODS"] == ["80.0 ± 10.0", "4.0 ± 2.0", "25.0 ± 0.0", "90.0 ± 0.0", "92.0 ± 2.0"]
+    assert "mean ± standard error over the seeds 3, 4." in comparison_of(tree).one("p", cls="says").text
+    lead = tree.one("div", cls="lead")
+    assert [number.text for number in lead.all("strong")] == ["80.0 %", "4.0 %"]
+    assert "(before: 45.0 %)" in lead.text
+    assert "(promised: at most 5 %)" in lead.text
+    assert "the accuracy goes from 96.0 % to 92.0 %" in lead.text
+    assert "A closer look (seed 3)" in [heading.text for heading in tree.all("h2")]
+    assert settings_of(tree)["seeds"] == "3, 4 (figures: 3)"
+    woods = detectors["WOODS"]
+    assert settings_of(tree)["threshold"] == f"{woods.threshold:.6g}: {woods.promise}"
+
+
+@pytest.mark.parametrize(("panel", "method"), [("Before", "energy"), ("After", "WOODS")])
+def test_the_closer_look_says_what_each_accepts(trees, compared, panel, method):
+    detector = next(result.detector for result in compared.results if result.method == method)
+    known, unknown = (1 - unknown_share(detector, x) for x in (compared.parts.test_id[0], compared.parts.test_ood))
+    says = trees["comparison"].panel(panel).one("p", cls="says").text
+    assert says.endswith(f": {percent(known)} % of the known, {percent(unknown)} % of the unknown.")
+
+
+def test_the_comparison_shows_the_mistakes_of_woods(trees, compared):
+    detector = next(result.detector for result in compared.results if result.method == "WOODS")
+    parts, tree = compared.parts, trees["comparison"]
+    known, (unknown, called) = detector.score(parts.test_id[0]), detector.score_and_classify(parts.test_ood)
+    answers = [f"“{name}”, {score:.1f}" for name, score in zip(called, unknown, strict=True)]
+    truths = [f"a {name}, {score:.1f}" for name, score in zip(parts.test_id[1], known, strict=True)]
+    for title, scores, captions, chosen, sign in (
+        ("Unknown and rejected", unknown, answers, unknown > detector.threshold, -1),
+        ("Unknown but accepted", unknown, answers, unknown <= detector.threshold, 1),
+        ("False alarms", known, truths, known > detector.threshold, -1),
+    ):
+        panel = tree.panel(title)
+        assert panel.one("h3").text.startswith(f"{title}: {chosen.sum()} of {len(scores)}")
+        order = [number for number in np.argsort(sign * scores) if chosen[number]][:16]
+        assert [caption.text for caption in panel.all("figcaption")] == [captions[number] for number in order]
+
+
+def test_the_comparison_says_how_it_was_made(trees):
+    settings = settings_of(trees["comparison"])
+    assert settings["command"] == "wildood demo --seeds 1"
+    assert settings["seeds"] == "0 (figures: 0)"
+    assert settings["method"].startswith("Woods: alpha 0.05")
+    assert settings["schedule"].startswith("steps 12, batch 64")
+    assert settings["versions"].startswith(f"wildood {wildood.__version__}, torch {torch.__version__}")
+
+
+def test_the_lines_for_ones_own_classifier_are_python_that_fit_understands(trees):
+    lines = trees["comparison"].panel("The lines to change").one("code").text
+    (call,) = (
+        node for node in ast.walk(ast.parse(lines)) if isinstance(node, ast.Call) and ast.unparse(node.func) == "wildood.fit"
+    )
+    given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+    bound = inspect.signature(wildood.fit).bind(*map(ast.unparse, call.args), **given)
+    assert bound.arguments == {"model": "model", "labelled": "(x, y)", "wild": "x_wild", "holdout": "(x_new, y_new)"}
