@@ -15,9 +15,19 @@ from wildood.evaluate.metrics import fpr_standard_error
 from wildood.experiments.cifar10 import SPEC, cifar10, resnet20
 from wildood.experiments.comparison import Metrics
 from wildood.experiments.parts import Parts
+from wildood.scores.score import Score
 
-# The settings to choose among, by how much wild data that was set aside is accepted: no label of an OOD image is used.
-TRAINED: dict[str, list[Any]] = {
+# The settings to choose among: by how much wild data that was set aside is accepted. No label of an OOD image is used.
+# A score with several settings chooses by itself, inside `posthoc`.
+GRIDS: dict[str, list[Any]] = {
+    "max-softmax": [wildood.MaxSoftmax()],
+    "max-logit": [wildood.MaxLogit()],
+    "energy": [wildood.EnergyScore()],
+    "ODIN": [wildood.Odin()],
+    "Mahalanobis": [wildood.Mahalanobis()],
+    "KNN": [wildood.Knn(k=None)],
+    "ReAct": [wildood.ReAct()],
+    "ViM": [wildood.Vim()],
     "OE": [wildood.OutlierExposure(weight) for weight in (0.1, 0.5, 1.0)],
     "energy, margins": [wildood.EnergyMargin(), wildood.EnergyMargin(margin_in=-23.0, margin_out=-5.0)],
     "energy, logistic": [wildood.EnergyLogistic(weight) for weight in (0.1, 1.0, 5.0)],
@@ -26,23 +36,62 @@ TRAINED: dict[str, list[Any]] = {
 }
 
 
+def settings_of(method: Any) -> dict[str, Any]:
+    """What tells one setting of a method from another."""
+    return dict(method.settings) if isinstance(method, Score) else asdict(method)
+
+
 def run(parts: Parts, root: Path, method: Any, seed: int) -> dict[str, Any]:
-    """Train with one setting; what it does on test, and what may choose it."""
+    """One setting: what it does on test, and what may choose it."""
     began = time.perf_counter()
-    detector = wildood.fit(
-        resnet20(root), parts.labelled, parts.wild, parts.holdout, method=method, input=SPEC, seed=seed, verbose=False
-    )
-    metrics = Metrics.of(detector, parts.test_id, parts.test_ood)
-    error = fpr_standard_error(detector.score(parts.test_id[0]), detector.score(parts.test_ood))
-    kept = detector.record["kept_epoch"]
+    data: dict[str, Any] = {
+        "labelled": parts.labelled,
+        "wild": parts.wild,
+        "holdout": parts.holdout,
+        "input": SPEC,
+        "seed": seed,
+    }
+    if isinstance(method, Score):
+        detector = wildood.posthoc(resnet20(root), method, **data)
+        about: dict[str, Any] = {"chosen": detector.scorer.settings}
+    else:
+        detector = wildood.fit(resnet20(root), method=method, verbose=False, **data)
+        kept = detector.record["kept_epoch"]
+        about = {"acceptance": detector.history[kept]["acceptance"], "kept": f"{kept} of {len(detector.history) - 1}"}
     return {
-        "settings": asdict(method),
-        "acceptance": detector.history[kept]["acceptance"],
-        "kept": f"{kept} of {len(detector.history) - 1}",
-        "fpr95_error": error,
-        **asdict(metrics),
+        "settings": settings_of(method),
+        **about,
+        **asdict(Metrics.of(detector, parts.test_id, parts.test_ood)),
+        "fpr95_error": fpr_standard_error(detector.score(parts.test_id[0]), detector.score(parts.test_ood)),
         "seconds": round(time.perf_counter() - began),
     }
+
+
+def table(rows: list[dict[str, Any]], oods: list[str]) -> str:
+    """Of each method the setting with the least wild acceptance, as Markdown."""
+    heads = [f"{ood} FPR95 ± SE | AUROC | accuracy" for ood in oods]
+    lines = [f"| % | {' | '.join(heads)} | settings |", "|---" * (2 + 3 * len(oods)) + "|"]
+    for name in GRIDS:
+        cells, chosen = [], []
+        for ood in oods:
+            found = [row for row in rows if (row["method"], row["ood"]) == (name, ood)]
+            if not found:
+                break
+            best = min(found, key=lambda row: row.get("acceptance", 0.0))
+            cells.append(
+                f"{100 * best['fpr95']:.1f} ± {100 * best['fpr95_error']:.1f} | {100 * best['auroc']:.1f} | "
+                f"{100 * best['accuracy']:.1f}"
+            )
+            varied = {k: v for k, v in best.get("chosen", best["settings"]).items() if len(_values(rows, name, k)) > 1}
+            chosen.append(", ".join(f"{key} {value}" for key, value in varied.items()))
+        else:
+            lines.append(f"| {name} | {' | '.join(cells)} | {'; '.join(filter(None, chosen))} |")
+    return "\n".join(lines)
+
+
+def _values(rows: list[dict[str, Any]], name: str, key: str) -> set[Any]:
+    """Every value that a setting of a method had."""
+    return {row.get("chosen", row["settings"]).get(key) for row in rows if row["method"] == name}
 
 
 def main() -> None:
@@ -52,25 +101,24 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--part", choices=["validation", "test"], default="validation")
     parser.add_argument("--ood", nargs="+", default=["svhn", "textures", "places"])
-    parser.add_argument("--only", nargs="+", default=None)
+    parser.add_argument("--only", nargs="+", default=list(GRIDS))
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     arguments.runs.parent.mkdir(parents=True, exist_ok=True)
     done = [json.loads(line) for line in arguments.runs.read_text().splitlines()] if arguments.runs.exists() else []
+    common = {"part": arguments.part, "seed": arguments.seed}
     for ood in arguments.ood:
         parts = cifar10(arguments.data_root, ood, arguments.seed, arguments.part)
-        for name, methods in TRAINED.items():
-            if arguments.only and name not in arguments.only:
+        for name, method in ((chosen, method) for chosen in arguments.only for method in GRIDS[chosen]):
+            key = common | {"ood": ood, "method": name, "settings": json.loads(json.dumps(settings_of(method)))}
+            if any(row | key == row for row in done):
                 continue
-            for method in methods:
-                key = {"part": arguments.part, "seed": arguments.seed, "ood": ood, "method": name}
-                if any(row | key == row and row["settings"] == asdict(method) for row in done):
-                    continue
-                row = key | run(parts, arguments.data_root, method, arguments.seed)
-                done.append(row)
-                with arguments.runs.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
-                print(json.dumps(row), flush=True)
+            row = key | run(parts, arguments.data_root, method, arguments.seed)
+            done.append(row)
+            with arguments.runs.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(json.dumps(row), flush=True)
+    print(table([row for row in done if row | common == row], arguments.ood))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from wildood.models.small import SmallCNN
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = ("README.md", "docs/guide.md", "docs/baselines.md")
-SHORT = {"fit": ["--steps", "2", "--batch", "16"], "demo": ["--seeds", "1"]}
+SHORT = {"fit": ["--steps", "2", "--batch", "16"], "demo": ["--seeds", "1"], "pretrain": ["--batch", "16"]}
 
 
 def blocks(document, language):
@@ -103,7 +103,7 @@ def test_the_readme_puts_predict_where_argmax_was():
 @pytest.fixture
 def place(tmp_path):
     rng = np.random.default_rng(0)
-    for name, count in (("a", 60), ("b", 40), ("h", 60), ("new", 5)):
+    for name, count in (("a", 120), ("b", 40), ("h", 60), ("new", 5)):
         x, y = rng.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8), rng.integers(0, 10, count)
         np.savez(tmp_path / f"{name}.npz", x=x, y=y)
     save_file(ResNet20().state_dict(), tmp_path / "w.safetensors")
@@ -118,11 +118,11 @@ def commands(document):
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_the_commands_run_one_after_the_other(document, place):
     found = [command for command in commands(document) if command.startswith("wildood ")]
-    assert len(found) >= 3
+    assert len(found) >= 2
     for command in found:
         name = command.split()[1]
         short = SHORT.get(name, []) if "--seeds" not in command else []
-        shortened = " ".join([command.replace("--seeds 2", "--seeds 1"), *short])
+        shortened = " ".join([command.replace("--seeds 2", "--seeds 1").replace("--epochs 40", "--epochs 1"), *short])
         line = shortened.replace("wildood ", f"{shlex.quote(sys.executable)} -m wildood ", 1)
         done = subprocess.run(
             ["/bin/bash", "-o", "pipefail", "-c", line], cwd=place, capture_output=True, text=True, check=False
