@@ -4,6 +4,8 @@ import argparse
 import time
 from functools import partial
 
+import torch
+
 from wildood.experiments.comparison import outcomes, summary
 from wildood.experiments.digits import digits
 
@@ -15,6 +17,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=None)
     arguments = parser.parse_args()
     seeds = arguments.seeds or list(range(5) if arguments.part == "test" else range(100, 108))
+    torch.set_num_threads(1)  # as the demo does
     began = time.perf_counter()
     results = []
     for outcome in outcomes(seeds, partial(digits, part=arguments.part)):

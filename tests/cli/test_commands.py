@@ -203,7 +203,7 @@ MISTAKES = {
     "no such option": (["fit", "--stepz", "3"], "unrecognized options: --stepz, 3: did you mean --steps?"),
     "not a number": (["fit", "--steps", "x"], "--steps cannot be ['x']. See wildood fit --help"),
     "not numbers": (["fit", "--mean", "0.5", "x"], "--mean cannot be ['0.5', 'x']"),
-    "no such choice": (["fit", "--method", "wods"], "Expected one of ('woods', 'woods-alt')"),
+    "no such choice": (["fit", "--method", "wods"], "Expected one of ('woods', 'woods-alt', 'oe'"),
     "nothing to score": (["score", "d"], "missing: EXAMPLES"),
     "one word too many": (["show", "d", "e"], "unrecognized options: e"),
     "no such file": ([*OURS, "--labelled", "no.npz", "--out", "x"], "--labelled no.npz: No such file or directory"),
@@ -264,7 +264,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on(place):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert b"interrupted; a fit goes on from its last checkpoint" in errors
+    assert b"interrupted; called again, it goes on from its last checkpoint" in errors
     assert b"Traceback" not in errors
 
 

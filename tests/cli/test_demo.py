@@ -147,7 +147,7 @@ def test_one_seed_is_its_own_mean_and_has_no_error(record):
 def test_results_say_how_they_were_made(record):
     assert record["command"] == "wildood demo --seeds 1 --out X"
     assert record["versions"]["wildood"] == wildood.__version__
-    assert set(record["versions"]) == {"wildood", "torch", "numpy", "python"}
+    assert set(record["versions"]) == {"wildood", "torch", "numpy", "python", "threads"}
     assert record["seconds"] > 0
 
 
@@ -241,7 +241,7 @@ def refuse_to_run(*_):
     [
         (["--seeds", "0"], None, "--seeds is 0: give at least 1"),
         (["--seeds", "-3"], None, "--seeds is -3: give at least 1"),
-        ([], "matplotlib", "pip install 'wildood[demo]'"),
+        ([], "matplotlib", "pip install matplotlib pillow scikit-learn"),
     ],
 )
 def test_what_cannot_run_is_refused_in_one_line_before_any_work(words, missing, message, tmp_path, monkeypatch, capsys):
@@ -264,7 +264,7 @@ def test_without_scikit_learn_the_extra_is_named_in_one_line(missing, tmp_path, 
     monkeypatch.setitem(sys.modules, missing, None)
     assert main(["demo"]) == 2
     printed = capsys.readouterr()
-    assert printed.err == "wildood: the digits are inside scikit-learn: pip install 'wildood[demo]'\n"
+    assert printed.err == "wildood: the digits are inside scikit-learn: pip install scikit-learn\n"
     assert printed.out == ""
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 

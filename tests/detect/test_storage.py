@@ -245,18 +245,16 @@ def test_interrupted_save_leaves_the_older_detector(fits, toy, failing_at, monke
 
 
 def test_missing_directory_is_refused(tmp_path):
-    refused(
-        tmp_path / "nowhere", r"nowhere/detector\.json cannot be read \(No such file .*: give the directory that save\(\)"
-    )
+    refused(tmp_path / "nowhere", r"nowhere/detector\.json cannot be read \(No such file .*: give that of a saved detector")
 
 
 def test_a_file_in_the_place_of_the_directory_is_refused(saved):
-    refused(saved / "detector.json", r"cannot be read \(Not a directory\): give the directory that save\(\) wrote")
+    refused(saved / "detector.json", r"cannot be read \(Not a directory\): give that of a saved detector")
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("detector.json", r"give the directory that save\(\) wrote"), ("weights-*.safetensors", "save the detector again")],
+    [("detector.json", r"give that of a saved detector"), ("weights-*.safetensors", "save the detector again")],
 )
 def test_missing_file_is_refused(saved, name, message):
     path = the_file(saved, name)
@@ -375,7 +373,7 @@ def test_model_without_the_layer_that_gives_the_features_is_refused(toy, schedul
 
 
 def test_own_model_that_is_not_passed_is_asked_for(own, tmp_path):
-    refused(own.save(tmp_path), r"a model of your own \(.*Own\): pass it, as in load\(directory, model=build_model\)")
+    refused(own.save(tmp_path), r"a model of your own \(.*Own\): give it again, with model= in Python or --model")
 
 
 def test_subclass_of_a_shipped_model_is_the_users_own(toy, tmp_path):

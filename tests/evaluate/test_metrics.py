@@ -226,7 +226,7 @@ def test_a_rate_outside_its_range_is_refused(tpr):
 
 def test_false_alarm_rate_refuses_unusable_scores():
     for bad in ([], [np.nan], [[1.0]]):
-        with pytest.raises(InputError, match="ID scores"):
+        with pytest.raises(InputError, match="the scores"):
             false_alarm_rate(bad, threshold=0)
 
 

@@ -185,7 +185,7 @@ def test_roc_tells_its_series_apart_by_colour_and_by_dashes(drawn):
 
 def test_constraint_is_drawn_from_0_with_alpha_as_its_limit(drawn):
     axes = drawn(lambda: FIGURES["constraint"]("a"))
-    assert curve(axes, "labelled, in training") == [(40, 0.08), (80, 0.04)]
+    assert curve(axes, "labelled, mean of the epoch") == [(40, 0.08), (80, 0.04)]
     assert curve(axes, "set aside") == [(0, 0.06), (40, 0.09), (80, 0.05)]
     (limit,) = (line for line in axes.get_lines() if line.get_linestyle() == "--" and len(set(line.get_ydata())) == 1)
     assert limit.get_ydata() == [0.05, 0.05]
@@ -195,7 +195,7 @@ def test_constraint_is_drawn_from_0_with_alpha_as_its_limit(drawn):
 
 def test_classification_is_drawn_as_its_distance_from_tau(drawn):
     axes = drawn(lambda: FIGURES["classification"]("a"))
-    assert curve(axes, "labelled, in training") == [(40, -0.5), (80, -0.7)]
+    assert curve(axes, "labelled, mean of the epoch") == [(40, -0.5), (80, -0.7)]
     assert curve(axes, "set aside") == [(0, 0.02), (40, -0.1), (80, -0.2)]
     assert [text.get_text() for text in axes.texts] == ["limit τ"]
 

@@ -41,7 +41,7 @@ def _open(text: str, option: str) -> tuple[dict[str, Array], tuple[str, ...]]:
     except OSError as error:
         raise InputError(f"{option} {place}: {error.strerror or 'is not an .npz or .npy file'}") from error
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{option} {place} is not an .npz or .npy file of plain arrays: {error}") from error
+        raise InputError(f"{option} {place} is not an .npz or .npy file of plain arrays: numpy.savez writes one") from error
     return arrays, tuple(names.split(",")) if colon else ()
 
 

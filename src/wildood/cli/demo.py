@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -46,7 +47,7 @@ def run(words: Sequence[str]) -> None:
     if options.seeds < 1:
         raise InputError(f"--seeds is {options.seeds}: give at least 1")
     if not plots_installed():
-        raise InputError("the demo draws its page with matplotlib: pip install 'wildood[demo]'")
+        raise InputError("the demo draws its page with matplotlib: pip install matplotlib pillow scikit-learn")
     from wildood.report.comparison_page import comparison_page  # noqa: PLC0415 - matplotlib is an extra
 
     try:
@@ -56,6 +57,7 @@ def run(words: Sequence[str]) -> None:
     began = time.monotonic()
     seeds = range(options.seeds)
     results: list[Outcome] = []
+    torch.set_num_threads(1)  # as fast for so small a network, and the same numbers however many there are
     with shown(verbose=not options.quiet), progress_bar(len(seeds) * len(METHODS), 0, "comparing", "runs") as bar:
         for result in outcomes(seeds, digits):
             results.append(result)

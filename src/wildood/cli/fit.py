@@ -4,18 +4,16 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, make_dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from torch import nn
-
-from wildood.cli.arrays import Array, read_inputs, read_pair
+from wildood.cli.arrays import read_inputs, read_pair
 from wildood.cli.models import read_model
-from wildood.cli.options import named, parse
-from wildood.cli.training import CommonOptions, as_toml, from_toml, given, require, settings_of, spec_of
+from wildood.cli.options import named
+from wildood.cli.training import CommonOptions, as_toml, given, parse_with_config, require, settings_of, spec_of
 from wildood.data.files import write_atomically
 from wildood.detect.detector import Detector
 from wildood.detect.fitting import fit
-from wildood.detect.scoring import posthoc
 from wildood.errors import InputError
 from wildood.methods.energy_logistic import EnergyLogistic
 from wildood.methods.energy_margin import EnergyMargin
@@ -25,6 +23,8 @@ from wildood.methods.outlier_exposure import OutlierExposure
 from wildood.methods.schedule import Schedule
 from wildood.methods.woods import Woods
 from wildood.methods.woods_alt import WoodsAlt
+from wildood.models.outputs import Classifier
+from wildood.report.given import Given
 from wildood.report.tables import plots_installed
 from wildood.scores.energy import EnergyScore
 from wildood.train.progress import logger, shown
@@ -84,9 +84,7 @@ Options: Any = make_dataclass(
 
 def run(words: Sequence[str]) -> None:
     """Fit as the words say; the detector and the effective settings are in the output directory afterwards."""
-    options = parse(Options, "fit", words)
-    if options.config is not None:
-        options = parse(Options, "fit", words, default=from_toml(Options, options.config, "fit"))
+    options = parse_with_config(Options, "fit", words, (*METHODS.values(), Schedule))
     require(options, "fit", ("labelled", *(("wild",) if METHODS[options.method].uses_wild else ()), "model", "out"))
     method, schedule = method_of(options), schedule_of(options)
     model, labelled = read_model(options.model, options.weights), read_pair(options.labelled, "--labelled")
@@ -107,35 +105,26 @@ def run(words: Sequence[str]) -> None:
         verbose=not options.quiet,
     )
     detector.save(options.out)
-    write_atomically(options.out / "settings.toml", as_toml(options, "fit", method, schedule).encode())
-    with shown(verbose=not options.quiet):
-        _write_page(options, words, detector, model, labelled, wild, holdout)
+    settings = as_toml(options, "fit", method, schedule)
+    write_atomically(options.out / "settings.toml", settings.encode())
     sys.stdout.write(f"{options.out}: {detector.promise}\n")
+    sys.stdout.flush()  # the result before the page: a page that cannot be written must not hide it
+    if wild is not None:
+        before = Detector(Classifier(model, spec_of(options)), EnergyScore(), detector.example)
+        given_data = Given(wild, *(labelled if holdout is None else holdout), is_holdout=holdout is not None)
+        with shown(verbose=not options.quiet):
+            _write_page(options.out, detector, before, given_data, shlex.join(["wildood", "fit", *words]), settings)
 
 
-def _write_page(
-    options: Any,
-    words: Sequence[str],
-    detector: Detector,
-    model: nn.Module,
-    labelled: tuple[Array, Array],
-    wild: Array | None,
-    holdout: tuple[Array, Array] | None,
-) -> None:
+def _write_page(out: Path, detector: Detector, before: Detector, data: Given, command: str, settings: str) -> None:
     """The report, if what it needs is there."""
-    if wild is None:
-        return
     if not plots_installed():
-        logger.info("for a page that shows what changed: pip install 'wildood[plots]', then the same command again")
+        logger.info("for a page that shows what changed: pip install matplotlib pillow, then the same command again")
         return
-    from wildood.report.fit_page import Given, fit_page  # noqa: PLC0415 - matplotlib is an extra
+    from wildood.report.fit_page import fit_page  # noqa: PLC0415 - matplotlib is an extra
 
-    alpha = method_of(options).alpha
-    before = posthoc(model, EnergyScore(), labelled=labelled, holdout=holdout, alpha=alpha, input=spec_of(options))
-    given_data = Given(wild, *(labelled if holdout is None else holdout), is_holdout=holdout is not None)
-    content = fit_page(detector, before, given_data, shlex.join(["wildood", "fit", *words]))
-    write_atomically(options.out / "report.html", content.encode())
-    logger.info("%s shows what changed", options.out / "report.html")
+    write_atomically(out / "report.html", fit_page(detector, before, data, command, settings).encode())
+    logger.info("%s shows what changed", out / "report.html")
 
 
 def method_of(options: Any) -> Method:

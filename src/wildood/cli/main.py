@@ -56,11 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except WildoodError as error:
         return _mistake(str(error))
     except KeyboardInterrupt:
-        sys.stderr.write("wildood: interrupted; a fit goes on from its last checkpoint when it is called again\n")
+        resumes = "; called again, it goes on from its last checkpoint" if words[0] in {"fit", "pretrain"} else ""
+        sys.stderr.write(f"wildood: interrupted{resumes}\n")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has had enough. Without this, Python complains once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        return _mistake(f"{error.filename or 'the output'}: {error.strerror}")
     return OK
 
 

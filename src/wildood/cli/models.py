@@ -43,7 +43,12 @@ def _own(module: str, function: str) -> nn.Module:
     try:
         build = getattr(import_module(module), function)
     except ModuleNotFoundError as error:
-        raise InputError(f"--model {module}:{function}: no module named {error.name!r} here") from error
+        hint = ": leave out .py" if module.endswith(".py") else ""
+        raise InputError(f"--model {module}:{function}: no module named {error.name!r} here{hint}") from error
+    except TypeError as error:
+        raise InputError(
+            f"--model {module}:{function}: give module:function without slashes, as in mymodel:build"
+        ) from error
     except AttributeError as error:
         raise InputError(f"--model {module}:{function}: {module} has no {function!r}") from error
     model = build() if callable(build) and not isinstance(build, nn.Module) else build
@@ -56,7 +61,10 @@ def _load(model: nn.Module, weights: Path) -> None:
     try:
         model.load_state_dict(load_file(weights))
     except (OSError, SafetensorError) as error:
-        raise InputError(f"--weights {weights} cannot be read as safetensors: {error}") from error
+        raise InputError(
+            f"--weights {weights} cannot be read as safetensors ({error}): "
+            "safetensors.torch.save_file(model.state_dict(), FILE) writes such a file"
+        ) from error
     except RuntimeError as error:
         first = str(error).splitlines()[-1].strip()
         raise InputError(f"--weights {weights} do not fit the model: {first}") from error

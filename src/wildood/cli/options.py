@@ -21,7 +21,7 @@ def named(metavar: str, hint: str = "", help: str | None = None) -> Any:  # noqa
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=hint, help=help)
 
 
-def parse(options: type[Options], command: str, words: Sequence[str], default: Any = tyro.MISSING_NONPROP) -> Options:
+def parse(options: type[Options], command: str, words: Sequence[str]) -> Options:
     """The options of a command.
 
     >>> from dataclasses import dataclass
@@ -39,9 +39,7 @@ def parse(options: type[Options], command: str, words: Sequence[str], default: A
     output = shown if os.environ.get("NO_COLOR") else sys.stdout
     try:
         with redirect_stderr(said), redirect_stdout(output):
-            found: Options = tyro.cli(
-                options, prog=f"wildood {command}", args=words, default=default, config=(tyro.conf.FlagCreatePairsOff,)
-            )
+            found: Options = tyro.cli(options, prog=f"wildood {command}", args=words, config=(tyro.conf.FlagCreatePairsOff,))
             return found
     except SystemExit as ended:
         sys.stdout.write(shown.getvalue())
@@ -60,7 +58,8 @@ def _one_line(boxed: str) -> str:
             paragraphs.append(list(group))
     text, *others = (re.sub(r"\s+", " ", " ".join(paragraph)).strip() for paragraph in paragraphs[1:])
     text = text.split(". Got errors")[0].removesuffix("(required)").strip(" .")
-    text = re.sub(r"Missing from [\w ]+:", "missing:", text)
+    if text.startswith("Missing from"):
+        text = f"missing: {', '.join(line for line in paragraphs[1] if re.fullmatch('[A-Z:]+', line))}"
     text = re.sub(r"[Ee]rror parsing (\S+): [Nn]o type matching .+? could be instantiated from", r"\1 cannot be", text)
     suggested = re.match(r"Perhaps you meant.*?(--[\w-]+)", " ".join(others))
     return f"{text[:1].lower()}{text[1:]}" + (f": did you mean {suggested.group(1)}?" if suggested else ".")

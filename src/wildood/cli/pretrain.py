@@ -10,8 +10,8 @@ from safetensors.torch import save
 
 from wildood.cli.arrays import Array, read_pair
 from wildood.cli.models import read_model
-from wildood.cli.options import named, parse
-from wildood.cli.training import CommonOptions, as_toml, from_toml, given, require, settings_of, spec_of
+from wildood.cli.options import named
+from wildood.cli.training import CommonOptions, as_toml, given, parse_with_config, require, settings_of, spec_of
 from wildood.data.files import write_array_file, write_atomically
 from wildood.data.sampling import generator, split
 from wildood.detect.pretraining import pretrain
@@ -55,9 +55,7 @@ Options: Any = make_dataclass(
 
 def run(words: Sequence[str]) -> None:
     """Train as the words say; weights and the effective settings are in the output directory afterwards."""
-    options = parse(Options, "pretrain", words)
-    if options.config is not None:
-        options = parse(Options, "pretrain", words, default=from_toml(Options, options.config, "pretrain"))
+    options = parse_with_config(Options, "pretrain", words)
     require(options, "pretrain", ("labelled", "model", "out"))
     schedule = schedule_of(options)
     labelled, aside = _divide(read_pair(options.labelled, "--labelled"), options.set_aside, options.seed)

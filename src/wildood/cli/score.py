@@ -16,6 +16,7 @@ from wildood.cli.models import read_model
 from wildood.cli.options import named, parse
 from wildood.data.files import write_atomically
 from wildood.detect.storage import load
+from wildood.errors import InputError
 
 COLUMNS = ("example", "score", "decision", "class")
 
@@ -42,10 +43,12 @@ class ScoreOptions:
 def run(words: Sequence[str]) -> None:
     """Write example, score, decision (known or unknown) and the classifier's class for each example."""
     options = parse(ScoreOptions, "score", words)
+    if options.out != "-" and Path(options.out).is_dir():
+        raise InputError(f"--out {options.out} is a directory: give a file, or - for standard output")
     detector = load(options.detector, model=None if options.model is None else read_model(options.model))
     x = read_inputs(options.examples, "examples")
     scores, classes = detector.score_and_classify(x)
-    decisions = ["known" if score <= detector.threshold else "unknown" for score in scores]
+    decisions = ["known" if accepted else "unknown" for accepted in detector.accepts(scores)]
     rows = zip(range(len(scores)), (float(score) for score in scores), decisions, classes.tolist(), strict=True)
     text = io.StringIO()
     if options.format == "csv":

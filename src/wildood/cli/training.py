@@ -8,7 +8,7 @@ from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from wildood.cli.options import named
+from wildood.cli.options import named, parse
 from wildood.data.inputs import InputSpec
 from wildood.errors import InputError
 
@@ -91,26 +91,58 @@ def require(options: Any, command: str, names: Sequence[str]) -> None:
 def spec_of(options: Any) -> InputSpec | None:
     """The input spec that --mean, --std, --layout and --size describe."""
     if options.mean is None and options.std is None:
+        for name, default in (("layout", "NHWC"), ("size", None)):
+            if getattr(options, name) != default:
+                raise InputError(f"--{name} is for images: give --mean and --std, too")
         return None
     if options.mean is None or options.std is None:
         raise InputError("--mean and --std belong together: give both, one number for each channel")
     return InputSpec(layout=options.layout, mean=options.mean, std=options.std, size=options.size)
 
 
-def from_toml(cls: Any, path: Path, command: str) -> Any:
-    """The options that a TOML file gives."""
+def parse_with_config(cls: Any, command: str, words: Sequence[str], bound: Sequence[type[Any]] = ()) -> Any:
+    """The options that the words give, and before them those of the file that --config names.
+
+    The file's settings of a method (`bound`) belong to its method: they are left out where the words name another.
+    """
+    options = parse(cls, command, words)
+    if options.config is None:
+        return options
+    content = _read_toml(options.config, {option.name for option in fields(cls)} - {"config"}, command)
+    spoken = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in words if word.startswith("--")}
+    other = "method" in spoken and options.method != content.get("method", "woods")
+    if other or "as_published" in spoken:
+        spoken |= {setting.name for kind in bound for setting in fields(kind)}
+    if spoken & {"steps", "epochs"}:
+        spoken |= {"steps", "epochs"}
+    kept = {name: value for name, value in content.items() if name not in spoken}
+    return parse(cls, command, [*_as_words(kept, cls), *words])
+
+
+def _read_toml(path: Path, known: set[str], command: str) -> dict[str, Any]:
     try:
         content = {name.replace("-", "_"): value for name, value in tomllib.loads(path.read_text(encoding="utf-8")).items()}
     except OSError as error:
         raise InputError(f"--config {path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"--config {path} is not TOML: {error}") from error
-    unknown = sorted(set(content) - {option.name for option in fields(cls)})
+    unknown = sorted(set(content) - known)
     if unknown:
         raise InputError(f"--config {path}: no option is named {unknown[0]!r}; see wildood {command} --help")
-    paths = {name: Path(value) for name, value in content.items() if name in {"weights", "out"}}
-    tuples = {name: tuple(value) for name, value in content.items() if isinstance(value, list)}
-    return cls(**content | paths | tuples)
+    return content
+
+
+def _as_words(content: dict[str, Any], cls: Any) -> list[str]:
+    """Settings of a file as they would be typed, so that the same checks hold for both."""
+    flags = {option.name for option in fields(cls) if option.type is bool}
+    words: list[str] = []
+    for name, value in content.items():
+        option = f"--{name.replace('_', '-')}"
+        if name in flags and isinstance(value, bool):
+            words += [option] if value else []
+        else:
+            words += [option, *(map(str, value) if isinstance(value, list) else [str(value)])]
+    return words
 
 
 def as_toml(options: Any, command: str, *settings: Any) -> str:

@@ -34,7 +34,11 @@ def lent_generator(seed: int, stream: str, device: torch.device | str = "cpu") -
     True
     """
     with torch.random.fork_rng(devices=[device] if torch.device(device).type == "cuda" else []):
-        torch.manual_seed(generator(seed, stream).initial_seed())
+        start = generator(seed, stream).initial_seed()
+        torch.default_generator.manual_seed(start)  # not torch.manual_seed: that would seed devices that are not forked
+        if torch.device(device).type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(start)
         yield
 
 

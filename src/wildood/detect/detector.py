@@ -130,10 +130,14 @@ class Detector:
 
     def predict(self, x: Any) -> npt.NDArray[np.int64]:
         """The class of each example, or UNKNOWN (-1) where it is rejected."""
+        scores, classes = self.score_and_classify(x)
+        return np.where(self.accepts(scores), classes, UNKNOWN)
+
+    def accepts(self, scores: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+        """Which of these scores the threshold accepts."""
         if np.isnan(self.threshold):
             raise InputError("this detector has no threshold: call detector.calibrate(holdout, alpha) first")
-        scores, classes = self.score_and_classify(x)
-        return np.where(scores <= self.threshold, classes, UNKNOWN)
+        return scores <= self.threshold
 
     def classify(self, x: Any) -> npt.NDArray[np.int64]:
         """The class of each example, even where it would be rejected."""
@@ -146,7 +150,7 @@ class Detector:
             self._source(x),
             self.scorer,
             # float64 holds every float32 and every class exactly
-            lambda found: torch.stack([found.scores.double(), found.outputs.logits.argmax(1).double()], dim=1),
+            lambda found: torch.stack([found.scores.cpu().double(), found.outputs.logits.argmax(1).cpu().double()], dim=1),
         )
         return both[:, 0].float().numpy(), both[:, 1].long().numpy()
 

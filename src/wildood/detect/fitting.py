@@ -93,7 +93,8 @@ def fit(
         start = start_of(classifier, data.labelled, seed)
         if start.accuracy < 0.5 and method.uses_wild:
             logger.warning(
-                "the model is right on %.0f %% of labelled only: check the labels and input=; start from a trained model",
+                "the model is right on %.0f %% of labelled only: start from a trained one (--weights on the command line), "
+                "and check the labels and the scaling of the inputs",
                 100 * start.accuracy,
             )
         objective = method.objective(classifier, start)

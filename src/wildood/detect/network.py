@@ -82,4 +82,5 @@ def versions() -> dict[str, str]:
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),
+        "threads": str(torch.get_num_threads()),
     }

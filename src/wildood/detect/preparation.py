@@ -57,7 +57,8 @@ def prepare(
         known, unseen = _set_aside_labelled(known, alpha, keep, schedule.batch, seed)
     else:
         fingerprints["holdout"] = unseen.fingerprint()
-        _check_overlap(known, unseen)
+        pools = traffic.pools if traffic is not None and uses_wild else ()
+        _check_overlap(unseen, [("labelled", known), *(("wild", pool) for pool in pools)])
     if len(known) < schedule.batch:
         raise InputError(
             f"labelled has {len(known)} examples to train on, fewer than a batch of {schedule.batch}: give more, or a "
@@ -89,18 +90,22 @@ def enough(part: Source, alpha: float, *, halves: bool, instead: str) -> None:
         )
 
 
-def _check_overlap(known: Source, unseen: Source) -> None:
-    """Refuse a holdout that is part of the labelled data; a few equal examples may be chance."""
-    if isinstance(known, ArraySource) and isinstance(unseen, ArraySource):
-        seen = {digest(memory_of(example)) for example in known.examples}
-        if len(seen) < 0.99 * len(known):  # data that repeats itself: equal examples say nothing
-            return
-        shared = sum(digest(memory_of(example)) in seen for example in unseen.examples)
-        if shared > 0.01 * len(unseen):
-            raise InputError(
-                f"{shared} of the {len(unseen)} holdout examples are in labelled, too: the promise needs examples that are "
-                "in no training; give others, or no holdout"
-            )
+def _check_overlap(unseen: Source, trained_on: list[tuple[str, Source]]) -> None:
+    """Refuse a holdout that is part of what is trained on; a few equal examples may be chance."""
+    if not isinstance(unseen, ArraySource):
+        return
+    holdout = [digest(memory_of(example)) for example in unseen.examples]
+    distinct = set(holdout)
+    by_chance = 0.01 + 1 - len(distinct) / len(holdout)  # data that repeats itself shares examples with fresh data, too
+    for name, source in trained_on:
+        if isinstance(source, ArraySource):
+            found = distinct.intersection(digest(memory_of(example)) for example in source.examples)
+            shared = sum(example in found for example in holdout)
+            if shared > by_chance * len(holdout):
+                raise InputError(
+                    f"{shared} of the {len(holdout)} holdout examples are in {name}, too: the promise needs examples that "
+                    "are in no training; give others, or no holdout"
+                )
 
 
 def _set_aside_labelled(known: Source, alpha: float, keep: str, batch: int, seed: int) -> tuple[Source, Source]:
@@ -128,8 +133,8 @@ def _same_examples(
     example = Example.of(known)
     if example.kind == "uint8" and spec is None:
         raise InputError(
-            "labelled holds uint8 examples: pass input=InputSpec(mean=..., std=...) with the values that the model was "
-            "trained with, or floats as the model expects them"
+            "labelled holds uint8 examples: say how they become model input, with input=InputSpec(mean=..., std=...) in "
+            "Python or --mean and --std on the command line, as the model was trained; or give floats"
         )
     pools = () if traffic is None else traffic.pools
     for name, source in [("wild", pool) for pool in pools] + ([] if unseen is None else [("holdout", unseen)]):

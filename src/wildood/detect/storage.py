@@ -20,7 +20,7 @@ from wildood.models.outputs import Classifier
 from wildood.models.shipped import SHIPPED, build_model, describe_model
 from wildood.scores.shipped import SHIPPED as SCORES
 
-FORMAT = 2
+FORMAT = 1
 
 
 def save_detector(detector: Detector, directory: Path) -> Path:
@@ -111,7 +111,7 @@ def _build(
     score = SCORES[content["score"]["name"]](**content["score"]["settings"])
     _load_weights(score.restore, _part(tensors, "score"), directory)
     classifier = Classifier(network, spec, tap)
-    if content["head"] is not None:
+    if content.get("head") is not None:
         classifier.head = DeConfHead(**content["head"])
         _load_weights(classifier.head.load_state_dict, _part(tensors, "head"), directory)
     return Detector(
@@ -149,7 +149,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         if _digest({key: value for key, value in content.items() if key != "digest"}) != content["digest"]:
             raise DetectorFileError(f"{path} was changed after it was written: save the detector again")
     except OSError as error:
-        raise DetectorFileError(f"{path} cannot be read ({error.strerror}): give the directory that save() wrote") from error
+        raise DetectorFileError(f"{path} cannot be read ({error.strerror}): give that of a saved detector") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DetectorFileError(f"{path} is damaged or not a wildood detector: save the detector again") from error
     if content.get("format") != FORMAT:
@@ -175,8 +175,8 @@ def _network(described: dict[str, Any], model: nn.Module | Callable[[], nn.Modul
     if model is None:
         if described.get("name") not in SHIPPED:
             raise DetectorFileError(
-                f"{directory} was made with a model of your own ({described.get('class')}): pass it, as in load(directory, "
-                "model=build_model)"
+                f"{directory} was made with a model of your own ({described.get('class')}): give it again, with model= in "
+                "Python or --model module:function on the command line"
             )
         return build_model(described)
     if not isinstance(model, nn.Module) and not callable(model):

@@ -98,9 +98,18 @@ def false_alarm_rate(id_scores: Scores, threshold: float) -> float:
     >>> false_alarm_rate([0.0, 1.0, 2.0, 3.0], threshold=2.0)
     0.25
     """
+    return rejection_rate(id_scores, threshold)
+
+
+def rejection_rate(scores: Scores, threshold: float) -> float:
+    """Share of any examples rejected at this threshold: false alarms of ID, what is caught of OOD.
+
+    >>> rejection_rate([0.0, 1.0, 2.0, 3.0], threshold=0.5)
+    0.75
+    """
     if math.isnan(threshold):
         raise InputError("the threshold is NaN: give a number")
-    return float(np.mean(flat_scores(id_scores, "ID") > threshold))
+    return float(np.mean(flat_scores(scores, "the") > threshold))
 
 
 def accuracy(predicted: npt.ArrayLike, labels: npt.ArrayLike) -> float:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from wildood.detect.detector import Detector
 from wildood.detect.fitting import fit
 from wildood.detect.scoring import posthoc
-from wildood.evaluate.metrics import accuracy, auroc, false_alarm_rate, fpr_at_tpr, mean_and_error
+from wildood.evaluate.metrics import accuracy, auroc, false_alarm_rate, fpr_at_tpr, mean_and_error, rejection_rate
 from wildood.experiments.digits import SPEC, starting_classifier
 from wildood.experiments.parts import Parts
 from wildood.methods.energy_logistic import EnergyLogistic
@@ -63,7 +63,7 @@ class Metrics:
             auroc=auroc(id_scores, ood_scores),
             accuracy=accuracy(classes, test_id[1]),
             false_alarms=false_alarm_rate(id_scores, detector.threshold),
-            caught=false_alarm_rate(ood_scores, detector.threshold),
+            caught=rejection_rate(ood_scores, detector.threshold),
         )
 
 

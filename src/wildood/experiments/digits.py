@@ -65,6 +65,6 @@ def _scans() -> tuple[Images, Labels]:
     try:
         from sklearn.datasets import load_digits  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise InputError("the digits are inside scikit-learn: pip install 'wildood[demo]'") from error
+        raise InputError("the digits are inside scikit-learn: pip install scikit-learn") from error
     scans, labels = load_digits(return_X_y=True)
     return (scans.reshape(-1, 8, 8, 1) * (255 / 16)).round().astype(np.uint8), labels.astype(np.int64)

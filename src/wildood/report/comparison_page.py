@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from wildood.detect.detector import Detector
-from wildood.evaluate.metrics import Scores, false_alarm_rate
+from wildood.evaluate.metrics import Scores, rejection_rate
 from wildood.experiments.comparison import Outcome, summary
 from wildood.experiments.parts import Parts
 from wildood.report import figures
@@ -43,7 +43,7 @@ def comparison_page(results: Sequence[Outcome], parts: Parts, command: str) -> s
             "Max-softmax, ODIN, Mahalanobis and energy leave the classifier as it is; the others train it further on "
             "unlabelled traffic. “Caught” is the share of unknowns, “false alarms” the share of the known rejected at the "
             "deployed threshold. FPR95 is the share of unknowns accepted when 95 % of the known are accepted. ↑ higher is "
-            "better, ↓ lower is better."
+            "better, ↓ lower is better. In bold: the default."
         ),
     )
     return page(
@@ -71,8 +71,8 @@ def _lead(means: dict[str, dict[str, tuple[float, float]]], detector: Detector) 
         "is unknown.</p>"
         f"<p>Afterwards it says “unknown” to <strong>{100 * after['caught'][0]:.1f} %</strong> of the 7s, 8s and 9s "
         f"(before: {100 * before['caught'][0]:.1f} %). The cost: <strong>{100 * after['false_alarms'][0]:.1f} %</strong> of "
-        f"the known digits are rejected, too (promised: at most {100 * detector.promise.alpha:g} %), and the accuracy goes "
-        f"from {100 * before['accuracy'][0]:.1f} % to {100 * after['accuracy'][0]:.1f} %.</p>"
+        f"the known digits are rejected, too (promised: at most {100 * detector.promise.alpha:g} %); the accuracy was "
+        f"{100 * before['accuracy'][0]:.1f} % and is {100 * after['accuracy'][0]:.1f} %.</p>"
     )
 
 
@@ -108,7 +108,7 @@ def _scores_section(detectors: dict[str, Detector], parts: Parts, seed: int) -> 
 
 
 def _accepted(known: Scores, unknown: Scores, threshold: float) -> str:
-    shares = [1 - false_alarm_rate(scores, threshold) for scores in (known, unknown)]
+    shares = [1 - rejection_rate(scores, threshold) for scores in (known, unknown)]
     return f"{100 * shares[0]:.1f} % of the known, {100 * shares[1]:.1f} % of the unknown"
 
 

@@ -7,11 +7,12 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from wildood.evaluate.metrics import false_alarm_rate, roc_curve
+from wildood.evaluate.metrics import rejection_rate, roc_curve
 from wildood.report.style import DASHES, FAINT, INK, KNOWN, SERIES, UNKNOWN, drawing, percent
 from wildood.train.history import Row
 
 Scores = npt.NDArray[np.floating]
+IN_TRAINING = "labelled, mean of the epoch"
 
 
 def histogram(name: str, known: Scores, other: Scores, threshold: float, labels: tuple[str, str]) -> str:
@@ -52,10 +53,10 @@ def roc(name: str, scores: Mapping[str, tuple[Scores, Scores, float]], zoom: flo
         styles = list(zip(SERIES, DASHES, strict=True))[: len(scores)]
         for (label, (known, unknown, threshold)), (colour, dashes) in zip(scores.items(), styles, strict=True):
             axes.plot(*roc_curve(known, unknown), color=colour, dashes=dashes, label=label, drawstyle="steps-post")
-            point = false_alarm_rate(known, threshold), false_alarm_rate(unknown, threshold)
+            point = rejection_rate(known, threshold), rejection_rate(unknown, threshold)
             axes.plot(*point, "o", color=colour, markersize=6.5, markeredgecolor=INK, clip_on=False, zorder=5)
         axes.set_xlim(0, zoom)
-        lowest = min(false_alarm_rate(unknown, threshold) for _, unknown, threshold in scores.values())
+        lowest = min(rejection_rate(unknown, threshold) for _, unknown, threshold in scores.values())
         axes.set_ylim(max(0.0, np.floor(10 * lowest - 1) / 10), 1.004)
         axes.set_xlabel("false alarms: share of known rejected")
         axes.set_ylabel("share of unknown caught")
@@ -68,80 +69,67 @@ def roc(name: str, scores: Mapping[str, tuple[Scores, Scores, float]], zoom: flo
 def constraint(name: str, history: Sequence[Row], alpha: float, what: str) -> str:
     """The constraint on false alarms with its limit: Figure 2 (right) of the paper; `what` is the loss it limits."""
     with drawing(name, "The constraint on false alarms over the steps, with its limit alpha") as (axes, drawn):
-        for key, label, colour, dashes in (
-            ("false_alarm", "labelled, in training", KNOWN, (1, 0)),
-            ("holdout_false_alarm", "set aside", UNKNOWN, (4, 1.5)),
-        ):
-            steps, values = _column(history, key)
-            axes.plot(steps, [alpha + value for value in values], color=colour, dashes=dashes, label=label)
+        _lines(axes, history, {"false_alarm": IN_TRAINING, "holdout_false_alarm": "set aside"}, above=alpha)
         _limit(axes, alpha, f"limit α = {alpha:g}")
         axes.set_ylim(bottom=0)
         axes.set_ylabel(what)
-        _over_steps(axes)
     return drawn.svg
 
 
 def classification(name: str, history: Sequence[Row]) -> str:
     """The constraint on cross-entropy: its distance from the limit tau."""
     with drawing(name, "Cross-entropy minus its limit tau over the steps") as (axes, drawn):
-        for key, label, colour, dashes in (
-            ("classification", "labelled, in training", KNOWN, (1, 0)),
-            ("holdout_classification", "set aside", UNKNOWN, (4, 1.5)),
-        ):
-            axes.plot(*_column(history, key), color=colour, dashes=dashes, label=label)
+        _lines(axes, history, {"classification": IN_TRAINING, "holdout_classification": "set aside"})
         _limit(axes, 0, "limit τ", above=True)
         axes.set_ylabel("cross-entropy - τ")
-        _over_steps(axes)
     return drawn.svg
 
 
 def multipliers(name: str, history: Sequence[Row]) -> str:
     """The two multipliers."""
     with drawing(name, "The multipliers of the two constraints over the steps") as (axes, drawn):
-        for key, label, colour, dashes in (
-            ("lambda_false_alarm", "λ₁ (false alarms)", KNOWN, (1, 0)),
-            ("lambda_classification", "λ₂ (cross-entropy)", UNKNOWN, (4, 1.5)),
-        ):
-            axes.plot(*_column(history, key), color=colour, dashes=dashes, label=label)
-        axes.set_ylim(bottom=0)
+        _lines(axes, history, {"lambda_false_alarm": "λ₁ (false alarms)", "lambda_classification": "λ₂ (cross-entropy)"})
+        axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
         axes.set_ylabel("multiplier")
-        _over_steps(axes)
     return drawn.svg
 
 
 def loss(name: str, history: Sequence[Row]) -> str:
     """The loss of a method without constraints."""
     with drawing(name, "The training loss over the steps") as (axes, drawn):
-        axes.plot(*_column(history, "loss"), color=KNOWN, label="loss")
-        _over_steps(axes)
+        _lines(axes, history, {"loss": "loss, mean of the epoch"})
     return drawn.svg
 
 
 def slope(name: str, history: Sequence[Row]) -> str:
     """The learned slope w of z = w S + b."""
     with drawing(name, "The slope w over the steps") as (axes, drawn):
-        axes.plot(*_column(history, "w"), color=KNOWN, label="w (slope)")
-        _over_steps(axes)
+        _lines(axes, history, {"w": "w (slope)"})
     return drawn.svg
 
 
 def acceptance(name: str, history: Sequence[Row], kept: int) -> str:
     """What chose the epoch: how much wild data is accepted, and the accuracy, on data set aside."""
     with drawing(name, "Wild data accepted and accuracy over the steps, with the epoch that was kept") as (axes, drawn):
-        for key, label, colour, dashes in (
-            ("accuracy", "accuracy", KNOWN, (1, 0)),
-            ("acceptance", "wild data accepted", UNKNOWN, (4, 1.5)),
-        ):
-            axes.plot(*_column(history, key), color=colour, dashes=dashes, label=label)
+        _lines(axes, history, {"accuracy": "accuracy", "acceptance": "wild data accepted"})
         axes.axvline(history[kept]["step"], color=INK, linewidth=1.2, linestyle=":")
+        side = ("left", 3) if kept == 0 else ("right", -3)
         axes.annotate(
-            "kept", (history[kept]["step"], 0.5), xycoords=("data", "axes fraction"), xytext=(-3, 0),
-            textcoords="offset points", ha="right", va="center", fontsize=8.5,
+            "kept", (history[kept]["step"], 0.5), xycoords=("data", "axes fraction"), xytext=(side[1], 0),
+            textcoords="offset points", ha=side[0], va="center", fontsize=8.5,
         )  # fmt: skip
         axes.set_ylabel("share")
         percent(axes, "y")
-        _over_steps(axes)
     return drawn.svg
+
+
+def _lines(axes: Axes, history: Sequence[Row], columns: Mapping[str, str], above: float = 0.0) -> None:
+    """Columns of the history over the steps, with their labels; few points are marked, lest one alone be invisible."""
+    for (key, label), colour, dashes in zip(columns.items(), (SERIES[2], SERIES[3]), ((1, 0), (4, 1.5)), strict=False):
+        steps, values = _column(history, key)
+        shifted, marker = [above + value for value in values], "o" if len(steps) < 5 else None
+        axes.plot(steps, shifted, color=colour, dashes=dashes, marker=marker, label=label)
+    _over_steps(axes)
 
 
 def _column(history: Sequence[Row], key: str) -> tuple[list[float], list[float]]:

@@ -7,22 +7,14 @@ import numpy as np
 import numpy.typing as npt
 
 from wildood.detect.detector import Detector
-from wildood.evaluate.metrics import accuracy, false_alarm_rate
+from wildood.evaluate.metrics import accepting_threshold, accuracy, rejection_rate
 from wildood.report import figures
 from wildood.report.gallery import Chosen, can_be_shown, gallery
+from wildood.report.given import Given
 from wildood.report.page import Panel, Section, note, page, table
 from wildood.report.sections import making_section, training_section
 
 LOOKED_AT = 2000  # how many examples of each kind the page scores, at most
-
-
-class Given(NamedTuple):
-    """What the fit was given: wild examples, and ID examples with their classes (the holdout, or labelled ones)."""
-
-    wild: npt.NDArray[Any]
-    known: npt.NDArray[Any]
-    classes: npt.NDArray[Any]
-    is_holdout: bool
 
 
 class Seen(NamedTuple):
@@ -34,69 +26,90 @@ class Seen(NamedTuple):
     known_classes: npt.NDArray[np.int64]
 
 
-def fit_page(detector: Detector, before: Detector, given: Given, command: str) -> str:
-    """The page of a fit; `before` is the energy of the starting classifier at the same false-alarm rate."""
+def fit_page(detector: Detector, before: Detector, given: Given, command: str, settings: str) -> str:
+    """The page of a fit.
+
+    Args:
+        detector: what the fit made.
+        before: the energy of the starting classifier; its threshold is not used: both are compared at one rate.
+        given: what the fit was given.
+        command: what was typed.
+        settings: the file of effective settings.
+    """
     given = Given(_some(given.wild), _some(given.known), _some(given.classes), given.is_holdout)
     seen = {name: _look(each, given) for name, each in (("before", before), ("after", detector))}
+    alike = 1 - rejection_rate(seen["after"].known, detector.threshold)
+    thresholds = {
+        "before": accepting_threshold(seen["before"].known, max(alike, 1 / len(given.known))),
+        "after": detector.threshold,
+    }
     sections = [
-        Section("What changed", [_table_panel(detector, before, seen, given)], wide=True),
-        Section("Scores", _histograms(detector, before, seen, given)),
+        Section("What changed", [_table_panel(detector, seen, thresholds, given)], wide=True),
+        Section("Scores", _histograms(seen, thresholds, given)),
         training_section(detector),
-        making_section(detector, {"command": command, "seed": str(detector.record["seed"])}),
+        making_section(detector, {"command": command, "seed": str(detector.record["seed"])}, settings),
     ]
-    spec = detector.classifier.spec
-    if spec is not None and can_be_shown(detector.example.shape, spec):
+    if can_be_shown(detector.example.shape, detector.classifier.spec):
         sections.insert(3, Section("Single examples", _galleries(detector, seen["after"], given), wide=True))
-    return page("A classifier that says “unknown”", _lead(detector, seen["after"]), sections)
+    return page("A classifier that says “unknown”", _lead(detector, seen, thresholds, given), sections)
 
 
-def _lead(detector: Detector, after: Seen) -> str:
-    rejected = 100 * false_alarm_rate(after.wild, detector.threshold)
+def _lead(detector: Detector, seen: dict[str, Seen], thresholds: dict[str, float], given: Given) -> str:
+    rejected = {key: 100 * rejection_rate(seen[key].wild, threshold) for key, threshold in thresholds.items()}
+    known = 100 * rejection_rate(seen["after"].known, detector.threshold)
     return (
-        f"<p>This detector says “unknown” to <strong>{rejected:.1f} %</strong> of the wild examples it was given. Its "
-        f"threshold: {escape(str(detector.promise))}.</p>"
+        f"<p>Of {len(given.wild)} wild examples, this detector says “unknown” to "
+        f"<strong>{rejected['after']:.1f} %</strong>; the starting classifier's own energy, set to reject "
+        f"the same share of known examples ({known:.1f} %), to "
+        f"{rejected['before']:.1f} %.</p><p>Its threshold: {escape(str(detector.promise))}.</p>"
     )
 
 
-def _table_panel(detector: Detector, before: Detector, seen: dict[str, Seen], given: Given) -> Panel:
+def _table_panel(detector: Detector, seen: dict[str, Seen], thresholds: dict[str, float], given: Given) -> Panel:
+    known = _name(given)
     rows = [
         [
             name,
-            f"{100 * false_alarm_rate(seen[key].wild, threshold):.1f}",
-            f"{100 * false_alarm_rate(seen[key].known, threshold):.1f}",
+            f"{100 * rejection_rate(seen[key].wild, thresholds[key]):.1f}",
+            f"{100 * rejection_rate(seen[key].known, thresholds[key]):.1f}",
             f"{100 * accuracy(seen[key].known_classes, given.classes):.1f}",
         ]
-        for name, key, threshold in (
-            ("before: its energy", "before", before.threshold),
-            (f"after: {detector.record['method']['name']}", "after", detector.threshold),
-        )
+        for name, key in (("before: its energy", "before"), (f"after: {detector.record['method']['name']}", "after"))
     ]
-    known = "holdout" if given.is_holdout else "labelled"
     return Panel(
         "What is rejected",
         f"In percent, on {len(given.wild)} wild and {len(given.known)} {known} examples.",
         table(["", "wild rejected", f"{known} rejected", f"{known} accuracy"], rows, strong=1)
         + note(
-            "Nobody has said which wild examples are unknown, so there is no detection rate here: at the same rate on known "
-            "data, rejecting more wild data means catching more unknowns. Most of these wild examples were trained on, and "
-            "the threshold was set on some of these known ones."
-            + ("" if given.is_holdout else " The labelled ones were trained on, too: fresh data is rejected more often.")
+            "Nobody has said which wild examples are unknown, so there is no detection rate here. Both rows reject the same "
+            "share of known data: the one that rejects more wild data catches more unknowns. Most of these wild examples "
+            "were trained on. "
+            + (
+                "The promised rate is an average over holdouts, and one half of this one chose the epoch: the share of it "
+                "that is rejected may lie somewhat above or below."
+                if given.is_holdout
+                else "So were the labelled ones: fresh data is rejected more often."
+            )
         ),
     )
 
 
-def _histograms(detector: Detector, before: Detector, seen: dict[str, Seen], given: Given) -> list[Panel]:
-    labels = ("holdout" if given.is_holdout else "labelled", "wild")
+def _name(given: Given) -> str:
+    return "holdout" if given.is_holdout else "labelled"
+
+
+def _histograms(seen: dict[str, Seen], thresholds: dict[str, float], given: Given) -> list[Panel]:
+    titles = {
+        "before": "Before: the energy of the classifier as it was",
+        "after": "After: the score of the trained detector",
+    }
     return [
         Panel(
             title,
             "Right of the dashed line is rejected. Wild data is a mixture: most of it lies where the known lies.",
-            figures.histogram(key, seen[key].known, seen[key].wild, threshold, labels),
+            figures.histogram(key, seen[key].known, seen[key].wild, thresholds[key], (_name(given), "wild")),
         )
-        for title, key, threshold in (
-            ("Before: the energy of the classifier as it was", "before", before.threshold),
-            ("After: the score of the trained detector", "after", detector.threshold),
-        )
+        for key, title in titles.items()
     ]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from wildood.detect.detector import Detector
 from wildood.report import figures
-from wildood.report.page import Panel, Section, definitions
+from wildood.report.page import Panel, Section, code, definitions
 from wildood.report.tables import settings_text
 from wildood.train.history import Row
 
@@ -18,7 +18,7 @@ def training_section(detector: Detector) -> Section:
         panels.append(
             Panel(
                 "The slope w",
-                "How sharply the energy is turned into known or unknown; negative, so that a high energy means unknown.",
+                "How sharply the energy is turned into known or unknown. A high energy means unknown where w is negative.",
                 figures.slope("slope", history),
             )
         )
@@ -47,14 +47,14 @@ def _constraint_panels(detector: Detector) -> list[Panel]:
         ),
         Panel(
             "The constraint on classification",
-            f"On labelled data, the classifier must stay below the limit τ, {limit}; on data that it was not trained on, "
-            "its loss is higher from the start.",
+            f"On labelled data, the classifier must stay below the limit τ, {limit}. Data set aside may lie higher: no "
+            "constraint holds it.",
             figures.classification("classification", history),
         ),
         Panel(
             "The multipliers",
             "How strongly each constraint pulls: a multiplier rises while its constraint is violated and falls while there "
-            "is slack.",
+            "is slack." + (" As published, both constraints share one." if method["published"] else ""),
             figures.multipliers("multipliers", history),
         ),
     ]
@@ -63,20 +63,21 @@ def _constraint_panels(detector: Detector) -> list[Panel]:
 def _kept(history: Sequence[Row], kept: int, *, chosen: bool) -> str:
     if chosen and kept == 0:
         return "No epoch was better than the start, so the starting weights were kept."
+    start, end = (100 * history[number]["acceptance"] for number in (0, kept))
     accepted = (
-        f"Of wild data that was set aside, {100 * history[kept]['acceptance']:.1f} % are accepted at the epoch that was "
-        f"kept (step {history[kept]['step']:.0f}); at the start it was {100 * history[0]['acceptance']:.1f} %."
+        f"Of the wild data that was set aside, {end:.1f} % are accepted at the epoch that was kept (step "
+        f"{history[kept]['step']:.0f}), {start:.1f} % at the start, each at its own threshold."
     )
     if not chosen:
-        return f"{accepted} It is the last one, as asked."
+        return f"{accepted} The last epoch is kept, as asked."
     return (
-        f"{accepted} No label of an unknown was needed: the less wild data is accepted at the same false-alarm rate, the "
-        "better, as long as the accuracy holds."
+        f"{accepted} Less is better, and no label of an unknown is needed to see it. Of the epochs that cannot be told from "
+        "the best one on these examples, and that keep the accuracy, the last is kept."
     )
 
 
-def making_section(detector: Detector, more: dict[str, str]) -> Section:
-    """Settings, seeds, versions."""
+def making_section(detector: Detector, more: dict[str, str], settings: str = "") -> Section:
+    """Settings, seeds, versions; and a file of settings that can be passed back, if there is one."""
     record = detector.record
     items = {
         **more,
@@ -85,5 +86,8 @@ def making_section(detector: Detector, more: dict[str, str]) -> Section:
         "threshold": f"{detector.threshold:.6g}: {detector.promise}",
         "versions": settings_text(record["versions"]),
     }
-    says = "With these, the same command makes the same numbers on the same machine."
-    return Section("How it was made", [Panel("Settings, seeds, versions", says, definitions(items))], wide=True)
+    says = "With these, the same command makes the same numbers on the same machine with the same number of threads."
+    panels = [Panel("Settings, seeds, versions", says, definitions(items))]
+    if settings:
+        panels.append(Panel("settings.toml", "To be passed back with --config.", code(settings)))
+    return Section("How it was made", panels, wide=True)

@@ -87,6 +87,7 @@ def percent(axes: Axes, which: str) -> None:
 def _inline(figure: Figure, name: str, says: str) -> str:
     """The figure as an SVG element with ids of its own and colours by role."""
     buffer = io.StringIO()
+    figure.draw_without_rendering()  # settles the layout: savefig alone cuts off labels whose ticks change with it
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]

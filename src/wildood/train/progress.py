@@ -38,22 +38,23 @@ class _Handler(logging.Handler):
 
 @contextmanager
 def shown(*, verbose: bool) -> Iterator[None]:
-    """Make wildood's messages visible (or, with verbose=False, silent) for the length of a block.
+    """Make wildood's messages visible (with verbose=False, its warnings only) for the length of a block.
 
     An application whose logging takes INFO messages keeps it that way: its handlers get them, and no others are added.
     """
-    before = logger.disabled, logger.level, logger.propagate
-    handler = _Handler()
-    logger.disabled = logger.disabled or not verbose
-    if verbose and not (logger.hasHandlers() and logger.isEnabledFor(logging.INFO)):
+    before = logger.level, logger.propagate
+    handler, level = _Handler(), logging.INFO if verbose else logging.WARNING
+    if not verbose:
+        logger.setLevel(level)
+    if not (logger.hasHandlers() and logger.isEnabledFor(level)):
         logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
+        logger.setLevel(level)
         logger.propagate = False  # or the application's handlers would print the lines once more
     try:
         yield
     finally:
         logger.removeHandler(handler)
-        logger.disabled, level, logger.propagate = before
+        level, logger.propagate = before
         logger.setLevel(level)
 
 
@@ -61,7 +62,7 @@ def shown(*, verbose: bool) -> Iterator[None]:
 def progress_bar(total: int, done: int, doing: str = "training", unit: str = "steps") -> Iterator[Bar]:
     """A bar over the steps of a run, if anybody can see it."""
     own = [handler for handler in logger.handlers if isinstance(handler, _Handler)]
-    if not own or logger.disabled or not sys.stderr.isatty():
+    if not own or not logger.isEnabledFor(logging.INFO) or not sys.stderr.isatty():
         yield _NoBar()
         return
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs it

@@ -54,7 +54,7 @@ class RunDirectory:
             raise CheckpointError(
                 f"{self.path} belongs to another run: its {first} is {there.get(first)}, this call's is {here.get(first)}"
                 + (f" ({', '.join(others)} differ, too)" if others else "")
-                + ": give the same arguments to go on with it, or another run_dir"
+                + ": give the same ones to go on with it, or another directory"
             )
 
     def checkpoint(self) -> dict[str, Any] | None:
