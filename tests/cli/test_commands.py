@@ -58,6 +58,9 @@ def place(tmp_path_factory):
     save_file(MLP(3, 2, hidden=(8,)).state_dict(), path / "w.safetensors")
     (path / "own.py").write_text(OWN)
     (path / "model.txt").write_text("not weights")
+    for name, content in {"method": 'method = "wods"', "steps": 'steps = "many"', "name": "stepz = 3"}.items():
+        (path / f"{name}.toml").write_text(content + "\n")
+    (path / "bytes.toml").write_bytes(b"\xff\xfe")
     return path
 
 
@@ -159,6 +162,37 @@ def test_options_go_before_the_config(place):
     assert (record["schedule"]["steps"], record["schedule"]["batch"], record["alpha"]) == (4, 16, 0.2)
 
 
+def test_another_method_leaves_the_settings_of_the_configs_method_alone(fitted, place):
+    """settings.toml holds the settings of woods; woods-alt has its own."""
+    words = [
+        "fit",
+        "--config",
+        "d/settings.toml",
+        "--method",
+        "woods-alt",
+        "--epochs",
+        "1",
+        "--batch",
+        "32",
+        "--alpha",
+        "0.1",
+    ]
+    done = wildood_says(place, *words, "--out", "other")
+    assert done.returncode == 0, done.stderr
+    record = json.loads((place / "other" / "detector.json").read_text())["record"]
+    assert (record["method"]["name"], record["method"]["mu2"], record["method"]["lambda1"]) == ("WoodsAlt", 0.3, 0.0)
+    assert (record["schedule"]["epochs"], record["schedule"]["steps"]) == (1, None)
+
+
+def test_a_warning_survives_quiet(place):
+    words = [*FIT, "--model", "mlp:inputs=3,classes=2,hidden=8", "--steps", "2"]
+    done = wildood_says(place, *words, "--out", "w", "--quiet")
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.decode().splitlines()
+    assert len([line for line in lines if line.startswith("epoch")]) == 0
+    assert "of labelled only: start from a trained one (--weights on the command line)" in lines[0]
+
+
 def test_score_gives_a_line_for_each_example_as_the_library_does(fitted, place):
     done = wildood_says(place, "score", "d", "new.npy", "--model", "own:build")
     rows = list(csv.DictReader(done.stdout.decode().splitlines()))
@@ -206,6 +240,15 @@ MISTAKES = {
     "no such choice": (["fit", "--method", "wods"], "Expected one of ('woods', 'woods-alt', 'oe'"),
     "nothing to score": (["score", "d"], "missing: EXAMPLES"),
     "one word too many": (["show", "d", "e"], "unrecognized options: e"),
+    "toml: no such method": (["fit", "--config", "method.toml"], "Expected one of ('woods', 'woods-alt', 'oe'"),
+    "toml: no number": (["fit", "--config", "steps.toml"], "--steps cannot be ['many']"),
+    "toml: no such name": (["fit", "--config", "name.toml"], "no option is named 'stepz'"),
+    "toml: not text": (["fit", "--config", "bytes.toml"], "bytes.toml is not TOML"),
+    "of another method": ([*OURS, "--method", "oe", "--gamma", "2", "--out", "x"], "--gamma is not a setting of oe"),
+    "published oe": ([*OURS, "--method", "oe", "--as-published", "--out", "x"], "--as-published is for woods"),
+    "size of vectors": ([*OURS, "--size", "8", "8", "--out", "x"], "--size is for images: give --mean and --std, too"),
+    "holdout in wild": ([*OURS, "--wild", "holdout.npz", "--out", "x"], "100 of the 100 holdout examples are in wild, too"),
+    "a path as a module": ([*FIT, "--model", "./own:build", "--out", "x"], "give module:function"),
     "no such file": ([*OURS, "--labelled", "no.npz", "--out", "x"], "--labelled no.npz: No such file or directory"),
     "not arrays": ([*OURS, "--wild", "own.py", "--out", "x"], "--wild own.py is not an .npz or .npy file"),
     "unknown names": ([*OURS, "--labelled", "odd.npz", "--out", "x"], "no array named x or images"),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import wildood
 from wildood.models.small import MLP, SmallCNN
@@ -75,6 +76,25 @@ def test_labels_beyond_the_classes_are_refused():
         wildood.pretrain(model(), (x, np.where(y == 0, 5, y)), schedule=SHORT, verbose=False)
 
 
-def test_vectors_cannot_be_flipped_and_cropped():
-    with pytest.raises(wildood.InputError, match=r"augment is for images, but a batch has shape \(128, 4\)"):
-        wildood.pretrain(model(), labelled(200), verbose=False)
+def test_vectors_cannot_be_flipped_and_cropped(tmp_path):
+    with pytest.raises(
+        wildood.InputError, match=r"augment is for images, but an example has shape \(4,\): give Schedule.pretraining"
+    ):
+        wildood.pretrain(model(), labelled(200), run_dir=tmp_path / "run", verbose=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_trained_weights_can_be_written_as_safetensors(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (64, 8, 8, 1), dtype=np.uint8), np.arange(64) % 3
+    spec, schedule = wildood.InputSpec(mean=(0.5,), std=(0.5,)), wildood.Schedule(steps=2, batch=16)
+    trained = wildood.pretrain(SmallCNN(channels=1, classes=3), images, input=spec, schedule=schedule, verbose=False)
+    save_file(trained.state_dict(), tmp_path / "w.safetensors")
+    again = SmallCNN(channels=1, classes=3)
+    again.load_state_dict(load_file(tmp_path / "w.safetensors"))
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in trained.state_dict().items())
+
+
+@pytest.mark.parametrize(("wrong", "message"), [({"schedule": 5}, "schedule is 5"), ({"seed": "a"}, "seed is 'a'")])
+def test_wrong_arguments_are_refused(wrong, message):
+    with pytest.raises(wildood.InputError, match=message):
+        wildood.pretrain(model(), labelled(100), verbose=False, **wrong)

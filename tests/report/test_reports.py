@@ -335,7 +335,7 @@ def test_images_are_shown_by_what_the_detector_does_with_them(trees, fits):
         assert panel.one("h3").text == count + (", 16 are shown" if len(chosen) > 16 else "")
         highest = sorted(chosen, key=lambda number: -scores[number])[:16]
         assert [caption.text for caption in panel.all("figcaption")] == [
-            f"{classes[number]}, {scores[number]:.1f}" for number in highest
+            f"{classes[number]}, {scores[number]:.3g}" for number in highest
         ]
 
 
@@ -451,7 +451,7 @@ def test_the_comparison_is_over_its_seeds_and_looks_closer_at_the_first(compared
     assert "mean ± standard error over the seeds 3, 4." in comparison_of(tree).one("p", cls="says").text
     lead = tree.one("div", cls="lead")
     assert [number.text for number in lead.all("strong")] == ["80.0 %", "4.0 %"]
-    assert "(before: 45.0 %)" in lead.text
+    assert "(before, by its energy: 45.0 %)" in lead.text
     assert "(promised: at most 5 %)" in lead.text
     assert "the accuracy was 96.0 % and is 92.0 %" in lead.text
     assert "A closer look (seed 3)" in [heading.text for heading in tree.all("h2")]

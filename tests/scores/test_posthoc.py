@@ -208,7 +208,9 @@ def test_react_is_the_energy_of_rectified_features(separable):
     classifier, _ = copy_classifier(
         separable.model, unlabelled_source(separable.test[0], "x"), None, None, uses_features=True
     )
-    weight, bias = (value.numpy().astype(np.float64) for value in last_layer(classifier))
+    weight, bias = (
+        value.numpy().astype(np.float64) for value in last_layer(classifier, torch.from_numpy(separable.test[0][:2]))
+    )
     logits = np.minimum(features_of(separable, separable.test[0]), level) @ weight.T + bias
     expected = -np.log(np.exp(logits).sum(1))
     found = detector_of(separable, wildood.ReAct(percentile=80.0)).score(separable.test[0])
@@ -219,7 +221,9 @@ def test_vim_agrees_with_its_definition(separable):
     x = separable.labelled[0]
     features, new = features_of(separable, x), features_of(separable, separable.test[0])
     classifier, _ = copy_classifier(separable.model, unlabelled_source(x, "x"), None, None, uses_features=True)
-    weight, bias = (value.numpy().astype(np.float64) for value in last_layer(classifier))
+    weight, bias = (
+        value.numpy().astype(np.float64) for value in last_layer(classifier, torch.from_numpy(separable.test[0][:2]))
+    )
     origin = -np.linalg.pinv(weight) @ bias
     values, vectors = np.linalg.eig(np.cov((features - origin).T, bias=True) + np.outer(*2 * [(features - origin).mean(0)]))
     least = vectors[:, np.argsort(values)[:8]]  # 4 of 12 dimensions are principal
@@ -334,3 +338,66 @@ def test_features_tap_is_found_for_scores_that_need_it(separable):
 def test_wrong_settings_are_refused(build, message):
     with pytest.raises(wildood.InputError, match=message):
         build()
+
+
+def test_without_a_holdout_the_threshold_is_set_on_examples_that_the_score_was_not_fitted_on(separable, caplog):
+    detector = wildood.posthoc(separable.model, wildood.Knn(k=1), labelled=separable.labelled)
+    assert len(detector.scorer.bank) == 810
+    assert detector.promise.examples == 90
+    assert not detector.promise.unseen
+    assert "no holdout: 90 labelled examples are set aside" in caplog.text
+    assert np.mean(detector.predict(separable.test[0]) == wildood.UNKNOWN) < 0.2
+
+
+def test_a_holdout_that_is_in_labelled_is_refused(separable):
+    with pytest.raises(wildood.InputError, match="200 of the 200 holdout examples are in labelled, too"):
+        wildood.posthoc(separable.model, wildood.Knn(), labelled=separable.labelled, holdout=separable.labelled[0][:200])
+
+
+def test_a_label_that_the_model_has_no_class_for_is_refused(separable):
+    x, y = separable.labelled
+    with pytest.raises(wildood.InputError, match="labelled: a label is 7, but the model has 3 classes"):
+        wildood.posthoc(separable.model, wildood.Mahalanobis(0.0), labelled=(x, y + 5), holdout=separable.holdout)
+
+
+def test_mahalanobis_refuses_features_that_do_not_vary(separable):
+    x, y = separable.labelled
+    one_of_each = np.array([np.flatnonzero(y == c)[0] for c in range(3)])
+    with pytest.raises(wildood.InputError, match="do not vary within their classes"):
+        wildood.posthoc(
+            separable.model, wildood.Mahalanobis(0.0), labelled=(x[one_of_each], y[one_of_each]), holdout=separable.holdout
+        )
+
+
+@pytest.mark.parametrize("score", [wildood.ReAct(), wildood.Vim()])
+def test_a_last_linear_that_does_not_make_the_logits_is_refused(separable, score):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(6, 3)
+
+        def forward(self, x):
+            return 10 * self.linear(x) + 5
+
+    with pytest.raises(wildood.InputError, match=r"the last nn.Linear, 'linear', does not make the model's logits"):
+        wildood.posthoc(Scaled(), score, labelled=separable.labelled, holdout=separable.holdout)
+
+
+def test_vim_refuses_features_that_leave_no_residual(separable):
+    model = nn.Sequential(nn.Linear(6, 2), nn.Linear(2, 32), nn.Linear(32, 3))  # 32 features of rank 3
+    torch.manual_seed(0)
+    for layer in model:
+        nn.init.normal_(layer.weight)
+    with pytest.raises(wildood.InputError, match="leave no residual space"):
+        wildood.posthoc(model, wildood.Vim(), labelled=separable.labelled, holdout=separable.holdout)
+
+
+def test_a_step_in_half_precision_is_refused(separable):
+    x = torch.from_numpy(separable.holdout[0])
+    with pytest.raises(wildood.InputError, match=r"a step of 0.01 on the input is lost in torch.bfloat16"):
+        wildood.posthoc(nn.Linear(6, 3).bfloat16(), wildood.Odin(epsilon=0.01), holdout=x)
+
+
+def test_an_epsilon_that_nobody_chose_is_refused():
+    with pytest.raises(wildood.InputError, match="epsilon is None"):
+        wildood.Odin().of(Classifier(nn.Linear(6, 3)), torch.zeros(1, 6))

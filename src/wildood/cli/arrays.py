@@ -17,11 +17,12 @@ X_NAMES, Y_NAMES = ("x", "images", "inputs", "features"), ("y", "labels", "targe
 def read_pair(text: str, option: str) -> tuple[Array, Array]:
     """Inputs and labels from an .npz file; their names are found (x and y, images and labels) or given behind a colon."""
     arrays, names = _open(text, option)
-    if names:
-        if len(names) != 2:
-            raise InputError(f"{option} {text}: name the inputs and the labels, as in {text.split(':', maxsplit=1)[0]}:x,y")
-        return _pick(arrays, names[:1], option, text), _pick(arrays, names[1:], option, text)
-    return _pick(arrays, X_NAMES, option, text), _pick(arrays, Y_NAMES, option, text)
+    if names and len(names) != 2:
+        raise InputError(f"{option} {text}: name the inputs and the labels, as in {text.split(':', maxsplit=1)[0]}:x,y")
+    x, y = _pick(arrays, names[:1] or X_NAMES, option, text), _pick(arrays, names[1:] or Y_NAMES, option, text)
+    if len(x) != len(y):
+        raise InputError(f"{option} {text}: {len(x)} examples but {len(y)} labels: give as many of one as of the other")
+    return x, y
 
 
 def read_inputs(text: str, option: str) -> Array:

@@ -87,7 +87,8 @@ def run(words: Sequence[str]) -> None:
     options = parse_with_config(Options, "fit", words, (*METHODS.values(), Schedule))
     require(options, "fit", ("labelled", *(("wild",) if METHODS[options.method].uses_wild else ()), "model", "out"))
     method, schedule = method_of(options), schedule_of(options)
-    model, labelled = read_model(options.model, options.weights), read_pair(options.labelled, "--labelled")
+    model = read_model(options.model, options.weights, options.seed)
+    labelled = read_pair(options.labelled, "--labelled")
     wild = None if options.wild is None else read_inputs(options.wild, "--wild")
     holdout = None if options.holdout is None else read_pair(options.holdout, "--holdout")
     detector = fit(

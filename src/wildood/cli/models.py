@@ -9,20 +9,22 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
+from wildood.data.sampling import lent_generator
 from wildood.errors import InputError
 from wildood.models.shipped import SHIPPED
 
 NAMES = {name.lower(): cls for name, cls in SHIPPED.items()}
 
 
-def read_model(text: str, weights: Path | None = None) -> nn.Module:
+def read_model(text: str, weights: Path | None = None, seed: int = 0) -> nn.Module:
     """`resnet20`, `smallcnn:classes=7,width=32`, or `module:function`; with weights from a safetensors file.
 
     >>> type(read_model("mlp:inputs=4,classes=3")).__name__
     'MLP'
     """
     name, _, rest = text.partition(":")
-    model = _shipped(name.lower(), rest) if name.lower() in NAMES else _own(name, rest)
+    with lent_generator(seed, "starting weights"):  # the same ones when a run that was cut off is called again
+        model = _shipped(name.lower(), rest) if name.lower() in NAMES else _own(name, rest)
     if weights is not None:
         _load(model, weights)
     return model

@@ -6,13 +6,12 @@ from dataclasses import dataclass, make_dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
-from safetensors.torch import save
 
 from wildood.cli.arrays import Array, read_pair
 from wildood.cli.models import read_model
 from wildood.cli.options import named
 from wildood.cli.training import CommonOptions, as_toml, given, parse_with_config, require, settings_of, spec_of
-from wildood.data.files import write_array_file, write_atomically
+from wildood.data.files import dump_tensors, write_array_file, write_atomically
 from wildood.data.sampling import generator, split
 from wildood.detect.pretraining import pretrain
 from wildood.errors import InputError
@@ -46,7 +45,7 @@ class PretrainOptions(CommonOptions):
 
 Options: Any = make_dataclass(
     "Options",
-    settings_of(Schedule),
+    settings_of(Schedule, default=Schedule.pretraining(), without=("duals", "epoch")),
     bases=(PretrainOptions,),
     frozen=True,
     namespace={"__doc__": PretrainOptions.__doc__},
@@ -61,7 +60,7 @@ def run(words: Sequence[str]) -> None:
     labelled, aside = _divide(read_pair(options.labelled, "--labelled"), options.set_aside, options.seed)
     rows: list[dict[str, float]] = []
     model = pretrain(
-        read_model(options.model, options.weights),
+        read_model(options.model, options.weights, options.seed),
         labelled,
         aside,
         schedule=schedule,
@@ -71,8 +70,7 @@ def run(words: Sequence[str]) -> None:
         verbose=not options.quiet,
         on_epoch=rows.append,
     )
-    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    write_atomically(options.out / "weights.safetensors", save(weights))
+    write_atomically(options.out / "weights.safetensors", dump_tensors(model.state_dict()))
     write_atomically(options.out / "settings.toml", as_toml(options, "pretrain", schedule).encode())
     if aside is not None:
         for name, (x, y) in (("trained_on", labelled), ("set_aside", aside)):

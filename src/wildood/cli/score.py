@@ -43,8 +43,9 @@ class ScoreOptions:
 def run(words: Sequence[str]) -> None:
     """Write example, score, decision (known or unknown) and the classifier's class for each example."""
     options = parse(ScoreOptions, "score", words)
-    if options.out != "-" and Path(options.out).is_dir():
-        raise InputError(f"--out {options.out} is a directory: give a file, or - for standard output")
+    if options.out != "-" and (Path(options.out).is_dir() or not Path(options.out).parent.is_dir()):
+        what = "is a directory" if Path(options.out).is_dir() else "is in a directory that does not exist"
+        raise InputError(f"--out {options.out} {what}: give a file, or - for standard output")
     detector = load(options.detector, model=None if options.model is None else read_model(options.model))
     x = read_inputs(options.examples, "examples")
     scores, classes = detector.score_and_classify(x)

@@ -39,8 +39,10 @@ class CommonOptions:
     quiet: bool = False
 
 
-def settings_of(*classes: type[Any]) -> list[tuple[str, Any, Any]]:
-    """The settings of dataclasses as options that are None until given, with the help and the defaults of the classes.
+def settings_of(*classes: type[Any], default: Any = None, without: Sequence[str] = ()) -> list[tuple[str, Any, Any]]:
+    """The settings of dataclasses as options that are None until given, with their help and their defaults.
+
+    The defaults are those of the classes, or of an instance.
 
     >>> from wildood.methods.schedule import Schedule
     >>> settings_of(Schedule)[0][0]
@@ -51,8 +53,11 @@ def settings_of(*classes: type[Any]) -> list[tuple[str, Any, Any]]:
         described = re.findall(r"^ {8}(\w+): ((?:.|\n {12})+)", cls.__doc__ or "", flags=re.MULTILINE)
         help_of = {name: " ".join(text.split()) for name, text in described}
         for setting in fields(cls):
-            if setting.name != "published" and setting.name not in options:
-                options[setting.name] = _option(setting, help_of[setting.name], _defaults(setting.name, classes))
+            if setting.name not in {"published", *without, *options}:
+                hint = (
+                    _defaults(setting.name, classes) if default is None else f"(default: {getattr(default, setting.name)})"
+                )
+                options[setting.name] = _option(setting, help_of[setting.name], hint)
     return list(options.values())
 
 

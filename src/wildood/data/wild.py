@@ -127,8 +127,9 @@ class WildMixture:
 
     def whole(self, seed: int) -> Source:
         """One sample of the mixture, as large as the two pools allow."""
-        parts = [Part(pool, torch.arange(len(pool))) for pool in self.pools]
-        return _mixture_sample(parts[0], parts[1], self.pi, generator(seed, "wild-whole"))
+        rng = generator(seed, "wild-whole")
+        known, unknown = (Part(pool, torch.randperm(len(pool), generator=rng)) for pool in self.pools)
+        return _mixture_sample(known, unknown, self.pi, rng)
 
 
 def as_wild(data: Any) -> WildPool | WildMixture:

@@ -175,8 +175,8 @@ class Detector:
         source = self._source(examples_of(holdout))
         if unseen and self.record.get("chosen_by") == source.fingerprint():
             raise InputError(
-                "half of this holdout chose the epoch, so it promises nothing as a whole: calibrate(alpha=...) uses the "
-                "other half; or give other examples"
+                "half of this holdout chose the epoch or a setting, so it promises nothing as a whole: calibrate(alpha=...) "
+                "uses the other half; or give other examples"
             )
         return self.calibrate_on(source, alpha, unseen=unseen)
 

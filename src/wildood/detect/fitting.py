@@ -1,6 +1,5 @@
 """`fit`: a user's classifier and data in, a trained and calibrated detector out."""
 
-import operator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +11,16 @@ from wildood.data.inputs import InputSpec
 from wildood.data.sampling import lent_generator
 from wildood.detect.choosing import choose
 from wildood.detect.detector import Detector, examples_of
-from wildood.detect.network import check_spec, check_trainable, copy_classifier, run_record, versions
+from wildood.detect.network import (
+    check_augmentation,
+    check_schedule,
+    check_seed,
+    check_spec,
+    check_trainable,
+    copy_classifier,
+    run_record,
+    versions,
+)
 from wildood.detect.preparation import prepare
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_alpha
@@ -76,18 +84,17 @@ def fit(
     method = Woods() if method is None else method
     if isinstance(method, type) or not hasattr(method, "objective"):
         raise InputError(f"method is {method if isinstance(method, type) else type(method)}: give one such as Woods()")
-    schedule = method.schedule() if schedule is None else schedule
-    if not isinstance(schedule, Schedule):
-        raise InputError(f"schedule is {schedule!r}: give a Schedule, such as Schedule(steps=200)")
+    schedule = check_schedule(method.schedule() if schedule is None else schedule)
     if keep not in {"best", "last"}:
         raise InputError(f"keep is {keep!r}: give 'best' or 'last'")
     alpha = check_alpha(method.alpha if alpha is None else alpha)
-    seed = _whole_number(seed, "seed")
+    seed = check_seed(seed)
     check_spec(input)
     with shown(verbose=verbose), lent_generator(seed, "fit"):
         data = prepare(labelled, wild, holdout, schedule, alpha, input, keep, seed, uses_wild=method.uses_wild)
         classifier, classes = copy_classifier(model, data.labelled, input, features, uses_features=method.uses_features)
         check_trainable(classifier)
+        check_augmentation(schedule, data.example.shape)
         for part in (data.selection, data.threshold):
             check_labels(all_labels(part), "holdout", classes)
         start = start_of(classifier, data.labelled, seed)
@@ -108,7 +115,8 @@ def fit(
             wild=data.wild,
             schedule=schedule,
             seed=seed,
-            monitor=Monitor(data.selection, data.wild_aside, alpha),
+            # A method that trains without wild data keeps its last epoch: its start may know nothing, and guards nothing.
+            monitor=Monitor(data.selection, data.wild_aside if method.uses_wild else None, alpha),
             keep=keep,
             # After everything is checked: a call that is refused must leave no run behind.
             run=None if run_dir is None else RunDirectory(Path(run_dir), record),
@@ -125,13 +133,6 @@ def fit(
         detector.calibrate_on(data.threshold, alpha, unseen=holdout is not None)
         _report(detector, training)
     return detector
-
-
-def _whole_number(value: Any, name: str) -> int:
-    try:
-        return operator.index(value)
-    except TypeError as error:
-        raise InputError(f"{name} is {value!r}: give a whole number") from error
 
 
 def _report(detector: Detector, training: Training) -> None:

@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+import operator
 import platform
 from dataclasses import asdict
 from typing import Any
@@ -41,6 +42,30 @@ def check_spec(spec: Any) -> None:
     """Refuse what is not an input spec."""
     if spec is not None and not isinstance(spec, InputSpec):
         raise InputError(f"input is a {type(spec).__name__}: give an InputSpec")
+
+
+def check_schedule(schedule: Any) -> Schedule:
+    """Refuse what is not a schedule."""
+    if not isinstance(schedule, Schedule):
+        raise InputError(f"schedule is {schedule!r}: give a Schedule, such as Schedule(steps=200)")
+    return schedule
+
+
+def check_seed(seed: Any) -> int:
+    """Refuse what is not a whole number."""
+    try:
+        return operator.index(seed)
+    except TypeError as error:
+        raise InputError(f"seed is {seed!r}: give a whole number") from error
+
+
+def check_augmentation(schedule: Schedule, shape: tuple[int, ...]) -> None:
+    """Refuse to flip and crop what is no image."""
+    if schedule.augment and len(shape) != 3:
+        raise InputError(
+            f"the schedule's augment is for images, but an example has shape {shape}: give "
+            "Schedule.pretraining(augment=False) in Python, --augment False on the command line"
+        )
 
 
 def check_trainable(classifier: Classifier) -> None:

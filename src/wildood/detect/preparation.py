@@ -54,11 +54,11 @@ def prepare(
     if isinstance(traffic, WildMixture):
         fingerprints["wild"] += f" at pi = {traffic.pi}"
     if unseen is None:
-        known, unseen = _set_aside_labelled(known, alpha, keep, schedule.batch, seed)
+        known, unseen = set_aside_labelled(known, alpha, schedule.batch, seed, halves=keep == "best")
     else:
         fingerprints["holdout"] = unseen.fingerprint()
         pools = traffic.pools if traffic is not None and uses_wild else ()
-        _check_overlap(unseen, [("labelled", known), *(("wild", pool) for pool in pools)])
+        check_overlap(unseen, [("labelled", known), *(("wild", pool) for pool in pools)])
     if len(known) < schedule.batch:
         raise InputError(
             f"labelled has {len(known)} examples to train on, fewer than a batch of {schedule.batch}: give more, or a "
@@ -90,7 +90,7 @@ def enough(part: Source, alpha: float, *, halves: bool, instead: str) -> None:
         )
 
 
-def _check_overlap(unseen: Source, trained_on: list[tuple[str, Source]]) -> None:
+def check_overlap(unseen: Source, trained_on: list[tuple[str, Source]]) -> None:
     """Refuse a holdout that is part of what is trained on; a few equal examples may be chance."""
     if not isinstance(unseen, ArraySource):
         return
@@ -108,14 +108,14 @@ def _check_overlap(unseen: Source, trained_on: list[tuple[str, Source]]) -> None
                 )
 
 
-def _set_aside_labelled(known: Source, alpha: float, keep: str, batch: int, seed: int) -> tuple[Source, Source]:
+def set_aside_labelled(known: Source, alpha: float, least_left: int, seed: int, *, halves: bool) -> tuple[Source, Source]:
     """Without a holdout: part of the labelled data takes its place, and the user is told what that means."""
-    least = examples_needed(alpha) * (2 if keep == "best" else 1)
+    least = examples_needed(alpha) * (2 if halves else 1)
     wanted = max(round(ASIDE * len(known)), least)
-    if len(known) - wanted < batch:
+    if len(known) - wanted < least_left:
         raise InputError(
-            f"labelled has {len(known)} examples: too few to set {wanted} aside for the threshold and train on batches of "
-            f"{batch}: give holdout=(x, y)"
+            f"labelled has {len(known)} examples: too few to set {wanted} aside for the threshold and keep "
+            f"{least_left}: give holdout=(x, y)"
         )
     kept, aside = split(len(known), wanted / len(known), generator(seed, "labelled-aside"))
     logger.warning(

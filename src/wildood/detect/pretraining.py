@@ -3,13 +3,22 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from wildood.data.given import all_labels, check_labels, labelled_source
 from wildood.data.inputs import InputSpec
 from wildood.data.sampling import lent_generator
 from wildood.detect.detector import Example
-from wildood.detect.network import check_spec, check_trainable, copy_classifier, run_record
+from wildood.detect.network import (
+    check_augmentation,
+    check_schedule,
+    check_seed,
+    check_spec,
+    check_trainable,
+    copy_classifier,
+    run_record,
+)
 from wildood.methods.cross_entropy import CrossEntropyObjective
 from wildood.methods.schedule import Schedule
 from wildood.train.loop import OnEpoch, Training
@@ -54,7 +63,8 @@ def pretrain(
     True
     """
     check_spec(input)
-    schedule = Schedule.pretraining() if schedule is None else schedule
+    schedule = check_schedule(Schedule.pretraining() if schedule is None else schedule)
+    seed = check_seed(seed)
     with shown(verbose=verbose), lent_generator(seed, "pretrain"):
         known = labelled_source(labelled, "labelled")
         unseen = None if holdout is None else Example.of(known).check(labelled_source(holdout, "holdout"), "holdout")
@@ -63,9 +73,11 @@ def pretrain(
         for name, source in (("labelled", known), ("holdout", unseen)):
             if source is not None:
                 check_labels(all_labels(source), name, classes)
+        check_augmentation(schedule, Example.of(known).shape)
         objective = CrossEntropyObjective(classifier)
         record = run_record(classifier, schedule, {"labelled": known.fingerprint()}, seed=seed)
         run = None if run_dir is None else RunDirectory(Path(run_dir), record)
         monitor = None if unseen is None else Monitor(unseen, None, alpha=0.05)
         Training(objective, known, None, schedule, seed, monitor, "last", run, on_epoch).train()
-    return classifier.model.eval()
+    trained: nn.Module = classifier.model.to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
+    return trained

@@ -3,9 +3,10 @@
 import copy
 from typing import Any
 
+import torch
 from torch import nn
 
-from wildood.data.given import labelled_source, unlabelled_source
+from wildood.data.given import all_labels, check_labels, labelled_source, unlabelled_source
 from wildood.data.inputs import InputSpec
 from wildood.data.sampling import generator, split
 from wildood.data.sources import Part, Source
@@ -13,10 +14,12 @@ from wildood.data.wild import as_wild
 from wildood.detect.choosing import choose
 from wildood.detect.detector import Detector, Example, examples_of
 from wildood.detect.network import check_spec, copy_classifier, model_fingerprint, versions
-from wildood.detect.preparation import enough
+from wildood.detect.preparation import check_overlap, enough, set_aside_labelled
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_alpha
 from wildood.scores.score import Score
+
+CHOSEN_BY = 2000  # how many wild examples choose a setting, at most: each is scored once for every candidate
 
 
 def posthoc(
@@ -41,7 +44,7 @@ def posthoc(
         model: any module that maps a batch to logits; copied.
         score: such as `EnergyScore()` or `Mahalanobis()`.
         labelled: what the model was trained on, `(x, y)` or, for scores without classes, `x`: what scores are fitted on.
-            Without a holdout it sets the threshold, too, with no promise.
+            Without a holdout, a tenth of it sets the threshold, with no promise.
         holdout: ID examples the model has not trained on, `(x, y)` or `x`: the threshold and its promise rest on them.
         wild: unlabelled traffic, to choose settings by.
         ood: examples that are known to be OOD, to choose settings by; they are used for nothing else.
@@ -59,22 +62,30 @@ def posthoc(
         raise InputError(f"score is a {type(score).__name__}: give a score such as EnergyScore()")
     check_spec(input)
     check_alpha(alpha)
-    name, given = ("labelled", labelled) if holdout is None else ("holdout", holdout)
-    if given is None:
-        raise InputError("a threshold needs ID examples: give holdout=(x, y) that the model was not trained on")
-    calibration = unlabelled_source(examples_of(given), name)
-    example = Example.of(calibration)
     fitted_on = _fitting_source(score, labelled)
-    traffic = None if wild is None else as_wild(wild).whole(seed)
+    if holdout is not None:
+        calibration = unlabelled_source(examples_of(holdout), "holdout")
+        if labelled is not None:
+            check_overlap(calibration, [("labelled", unlabelled_source(examples_of(labelled), "labelled"))])
+    elif labelled is not None:
+        known = unlabelled_source(examples_of(labelled), "labelled") if fitted_on is None else fitted_on
+        fitted, calibration = set_aside_labelled(known, alpha, 1, seed, halves=True)
+        fitted_on = None if fitted_on is None else fitted
+    else:
+        raise InputError("a threshold needs ID examples: give holdout=(x, y) that the model was not trained on")
+    example = Example.of(calibration)
+    traffic = None if wild is None else _at_most(as_wild(wild).whole(seed), CHOSEN_BY, seed)
     outliers = None if ood is None else unlabelled_source(ood, "ood")
     for other, source in (("labelled", fitted_on), ("wild", traffic), ("ood", outliers)):
         if source is not None:
             example.check(source, other)
-    classifier, _ = copy_classifier(model, calibration, input, features, uses_features=score.about.features)
-    fitted = copy.deepcopy(score).to(classifier.device).eval()
+    classifier, classes = copy_classifier(model, calibration, input, features, uses_features=score.about.features)
+    learned = copy.deepcopy(score).to(classifier.device).eval()
     if fitted_on is not None:
-        fitted.fit(classifier, fitted_on)
-    candidates, selection = fitted.candidates(), calibration
+        if score.about.labels:
+            check_labels(all_labels(fitted_on), "labelled", classes)
+        learned.fit(classifier, fitted_on)
+    candidates, selection = learned.candidates(), calibration
     if len(candidates) > 1:
         second, first = split(len(calibration), 0.5, generator(seed, "holdout"))
         selection, calibration = Part(calibration, first), Part(calibration, second)
@@ -92,6 +103,13 @@ def posthoc(
         record["chosen_by"] = unlabelled_source(examples_of(holdout), "holdout").fingerprint()
     detector = Detector(classifier.eval(), chosen.score, example, record=record)
     return detector.calibrate_on(calibration, alpha, unseen=holdout is not None)
+
+
+def _at_most(source: Source, count: int, seed: int) -> Source:
+    """The source, or so many of its examples."""
+    if len(source) <= count:
+        return source
+    return Part(source, torch.randperm(len(source), generator=generator(seed, "chosen-by"))[:count])
 
 
 def _fitting_source(score: Score, labelled: Any) -> Source | None:

@@ -112,7 +112,7 @@ def _build(
     _load_weights(score.restore, _part(tensors, "score"), directory)
     classifier = Classifier(network, spec, tap)
     if content.get("head") is not None:
-        classifier.head = DeConfHead(**content["head"])
+        classifier.head = DeConfHead(**content["head"]).to(classifier.device)
         _load_weights(classifier.head.load_state_dict, _part(tensors, "head"), directory)
     return Detector(
         classifier.eval(),

@@ -74,7 +74,8 @@ class EnergyMargin:
         if self.margin_in is not None and self.margin_out is not None:
             return self.margin_in, self.margin_out
         energies = -start.logsumexp.double()
-        return float(energies.mean()), float(energies.quantile(0.95))
+        mean = float(energies.mean())
+        return mean, max(mean, float(energies.quantile(0.95)))
 
 
 class EnergyMarginObjective(Objective):
@@ -83,6 +84,10 @@ class EnergyMarginObjective(Objective):
     def __init__(self, method: EnergyMargin, classifier: Classifier, margin_in: float, margin_out: float) -> None:
         super().__init__(classifier, EnergyScore())
         self.weight, self.margin_in, self.margin_out = method.weight, margin_in, margin_out
+
+    def watch(self) -> dict[str, float]:
+        """The margins, which may come from the starting classifier."""
+        return {"margin_in": self.margin_in, "margin_out": self.margin_out}
 
     def forward(self, batch: Batch) -> Terms:
         """The loss of a batch; no constraints."""

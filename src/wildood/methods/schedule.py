@@ -70,7 +70,7 @@ class Schedule:
         for name, (first, second) in _CHOICES.items():
             if getattr(self, name) not in {first, second}:
                 raise InputError(f"the schedule's {name} is {getattr(self, name)!r}: give {first!r} or {second!r}")
-        if not 0 <= self.warmup < 1:
+        if not isinstance(self.warmup, int | float) or not 0 <= self.warmup < 1:
             raise InputError(f"the schedule's warmup is {self.warmup!r}: give a share of the training, such as 0.1")
         if not isinstance(self.milestones, tuple | list) or not all(0 < share < 1 for share in self.milestones):
             raise InputError(
@@ -90,13 +90,13 @@ class Schedule:
         return cls(epochs=100 if setting == "stationary" else 50, lr=1e-3, duals="epoch", epoch="shortest")
 
     @classmethod
-    def pretraining(cls, epochs: int = 100, lr: float = 0.1, warmup: float = 0.0) -> Self:
-        """For a classifier from scratch: the recipe of the paper's WRN-40-2, as long as it is told.
+    def pretraining(cls, epochs: int = 100, lr: float = 0.1, warmup: float = 0.0, *, augment: bool = True) -> Self:
+        """For a classifier from scratch: the recipe of the paper's WRN-40-2; augment is for images that may be flipped.
 
         >>> Schedule.pretraining().epochs, Schedule.pretraining().augment
         (100, True)
         """
-        return cls(epochs=epochs, lr=lr, decay="cosine", warmup=warmup, augment=True)
+        return cls(epochs=epochs, lr=lr, decay="cosine", warmup=warmup, augment=augment)
 
     def length(self, labelled: int, wild: list[int]) -> tuple[int, int]:
         """Steps in an epoch, and steps in all, for so many labelled examples and wild pools of these lengths."""

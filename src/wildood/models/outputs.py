@@ -97,18 +97,29 @@ def logits_of(output: Any) -> Tensor:
     return logits.float()
 
 
-def last_layer(classifier: Classifier) -> tuple[Tensor, Tensor]:
+def last_layer(classifier: Classifier, some: Tensor) -> tuple[Tensor, Tensor]:
     """Weight and bias of the linear layer that makes logits of the features, for scores that change features.
 
-    >>> weight, bias = last_layer(Classifier(nn.Sequential(nn.Linear(2, 3)), tap=FeatureTap("0", side="input")))
+    That it does is tried on some raw examples: the last Linear that a forward pass reaches may be something else.
+
+    >>> classifier = Classifier(nn.Sequential(nn.Linear(2, 3)), tap=FeatureTap("0", side="input"))
+    >>> weight, bias = last_layer(classifier, torch.ones(4, 2))
     >>> weight.shape, bias.shape
     (torch.Size([3, 2]), torch.Size([3]))
     """
     layer = None if classifier.tap is None else classifier.model.get_submodule(classifier.tap.layer)
     if classifier.tap is None or classifier.tap.side != "input" or not isinstance(layer, nn.Linear):
         raise InputError("this score needs the features that the classifier's last nn.Linear takes: give no features=")
-    bias = torch.zeros(layer.out_features, device=layer.weight.device) if layer.bias is None else layer.bias
-    return layer.weight.detach().float().clone(), bias.detach().float().clone()
+    weight = layer.weight.detach().float().clone()
+    bias = weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach().float().clone()
+    with evaluating(classifier):
+        logits, features = classifier(some)
+    made = None if features is None else nn.functional.linear(features, weight, bias)
+    if made is None or made.shape != logits.shape or not torch.allclose(made, logits, rtol=1e-2, atol=1e-2):
+        raise InputError(
+            f"the last nn.Linear, {classifier.tap.layer!r}, does not make the model's logits: use another score"
+        )
+    return weight, bias
 
 
 def try_classifier(model: nn.Module, raw: Tensor, spec: InputSpec | None) -> int:

@@ -19,7 +19,9 @@ def histogram(name: str, known: Scores, other: Scores, threshold: float, labels:
     """Scores of two groups as shares of each, with the threshold between them."""
     with drawing(name, f"Scores of {labels[0]} and {labels[1]}, with the threshold") as (axes, drawn):
         both = np.concatenate([known, other])
-        low, high = np.quantile(both, [0.002, 0.998])
+        finite = both[np.isfinite(both)]
+        low, high = np.quantile(finite, [0.002, 0.998]) if len(finite) else (0.0, 1.0)
+        threshold = float(np.clip(threshold, low, high)) if np.isinf(threshold) else threshold
         edges = np.linspace(min(low, threshold), max(high, threshold), 41).tolist()
         groups = ((known, KNOWN, "", labels[0]), (other, UNKNOWN, "////", labels[1]))
         for scores, colour, hatch, label in groups:
@@ -55,7 +57,7 @@ def roc(name: str, scores: Mapping[str, tuple[Scores, Scores, float]], zoom: flo
             axes.plot(*roc_curve(known, unknown), color=colour, dashes=dashes, label=label, drawstyle="steps-post")
             point = rejection_rate(known, threshold), rejection_rate(unknown, threshold)
             axes.plot(*point, "o", color=colour, markersize=6.5, markeredgecolor=INK, clip_on=False, zorder=5)
-        axes.set_xlim(0, zoom)
+        axes.set_xlim(0, max(zoom, *(rejection_rate(known, threshold) for known, _, threshold in scores.values())))
         lowest = min(rejection_rate(unknown, threshold) for _, unknown, threshold in scores.values())
         axes.set_ylim(max(0.0, np.floor(10 * lowest - 1) / 10), 1.004)
         axes.set_xlabel("false alarms: share of known rejected")

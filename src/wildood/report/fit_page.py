@@ -117,8 +117,8 @@ def _galleries(detector: Detector, after: Seen, given: Given) -> list[Panel]:
     spec, threshold = detector.classifier.spec, detector.threshold
     assert spec is not None  # noqa: S101 - asked before
     highest, alarms = np.argsort(-after.wild), np.argsort(-after.known)
-    wild = [f"{name}, {score:.1f}" for name, score in zip(after.wild_classes, after.wild, strict=True)]
-    known = [f"{name}, {score:.1f}" for name, score in zip(given.classes, after.known, strict=True)]
+    wild = [f"{name}, {score:.3g}" for name, score in zip(after.wild_classes, after.wild, strict=True)]
+    known = [f"{name}, {score:.3g}" for name, score in zip(given.classes, after.known, strict=True)]
     return [
         gallery(
             "Wild and rejected",

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from wildood.data.sources import Source
+from wildood.errors import InputError
 from wildood.models.outputs import Classifier, Outputs, evaluating, forward_all
 from wildood.scores.perturbation import PerturbedScore
 from wildood.scores.score import About
@@ -55,9 +56,11 @@ class Mahalanobis(PerturbedScore):
         present = counts > 0
         means = sums[present] / counts[present, None]
         covariance = (products - means.T @ (means * counts[present, None])) / counts.sum()
-        self.centre = (sums.sum(0) / counts.sum()).float()
-        self.whitening = _inverse_root(covariance).float()
-        self.means = ((means - sums.sum(0) / counts.sum()) @ _inverse_root(covariance)).float()
+        centre, whitening = sums.sum(0) / counts.sum(), _inverse_root(covariance)
+        if whitening.shape[1] == 0:
+            raise InputError("Mahalanobis: the labelled features do not vary within their classes: give more examples")
+        self.centre, self.whitening = centre.float(), whitening.float()
+        self.means = ((means - centre) @ whitening).float()
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Half the squared distance to the nearest class mean, for each example."""

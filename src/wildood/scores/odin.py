@@ -23,7 +23,7 @@ class Odin(PerturbedScore):
 
     def __init__(self, temperature: float = 1000.0, epsilon: float | None = None) -> None:
         super().__init__(epsilon=epsilon, temperature=temperature)
-        if not temperature > 0:
+        if not isinstance(temperature, int | float) or not temperature > 0:
             raise InputError(f"Odin: temperature is {temperature!r}: give a positive number")
         self.temperature = temperature
 

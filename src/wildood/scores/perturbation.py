@@ -17,9 +17,13 @@ def step_down(
     """x~ = x - epsilon sign(∇_x lower(x)) / std, with sign(0) = 1; and the outputs for x itself.
 
     Epsilon is in units of the raw scale from 0 to 1: the model's input is divided by the input spec's std, and so is the
-    step. Returned is the model's input after the step.
+    step. Without an input spec, it is in units of the model's input. Returned is the model's input after the step.
     """
     batch = classifier.prepare(raw)
+    if batch.dtype in {torch.float16, torch.bfloat16}:
+        raise InputError(
+            f"a step of {epsilon} on the input is lost in {batch.dtype}: give the model in float32, or epsilon=0"
+        )
     if not batch.is_floating_point():
         raise InputError("the model takes whole numbers, which have no gradient: give a score without a perturbation")
     with torch.enable_grad():
@@ -58,7 +62,9 @@ class PerturbedScore(Score):
 
     def of(self, classifier: Classifier, raw: Tensor) -> Scored:
         """The scores after the step, and the outputs before it."""
-        if not self.epsilon:
+        if self.epsilon is None:
+            raise InputError(f"{type(self).__name__}: epsilon is None: posthoc and fit choose it, or give a number")
+        if self.epsilon == 0:
             return super().of(classifier, raw)
         stepped, outputs = step_down(classifier, raw, self.lower, self.epsilon)
         return Scored(self(classifier.outputs(stepped)), outputs)

@@ -37,7 +37,7 @@ class ReAct(Score):
 
     def fit(self, classifier: Classifier, labelled: Source) -> None:
         """The percentile of all features of all labelled examples, and the classifier's last layer."""
-        self.weight, self.bias = last_layer(classifier)
+        self.weight, self.bias = last_layer(classifier, labelled.gather(torch.arange(1))[0])
         features = each_output(classifier, labelled, Outputs.features_or_refuse)
         self.level = torch.tensor(float(np.percentile(features.numpy(), self.percentile))).to(self.weight.device)
 

@@ -41,21 +41,26 @@ class Vim(Score):
 
     def fit(self, classifier: Classifier, labelled: Source) -> None:
         """The eigenvectors of the features' second moments around u, those of the smallest eigenvalues, scaled by α."""
-        weight, bias = (value.double() for value in last_layer(classifier))
+        weight, bias = (value.double() for value in last_layer(classifier, labelled.gather(torch.arange(1))[0]))
         origin = -torch.linalg.pinv(weight) @ bias
-        count, largest, products = 0, 0.0, torch.zeros(len(origin), len(origin), dtype=torch.float64, device=origin.device)
+        products = torch.zeros(len(origin), len(origin), dtype=torch.float64, device=origin.device)
+        count, largest, length = 0, 0.0, 0.0
         with evaluating(classifier):
             for outputs, _ in forward_all(classifier, labelled):
                 shifted = outputs.features_or_refuse().double() - origin
                 products += shifted.T @ shifted
                 count, largest = count + len(shifted), largest + float(outputs.logits.amax(1).sum())
+                length += float(shifted.norm(dim=1).sum())
             values, vectors = torch.linalg.eigh(products / count)
             residual = vectors[:, : self._residual_dimensions(len(values))]
             norms = 0.0
             for outputs, _ in forward_all(classifier, labelled):
                 norms += float(((outputs.features_or_refuse().double() - origin) @ residual).norm(dim=1).sum())
-        if norms <= 0:
+        # The features are in single precision: a residual that rounding alone can make says nothing.
+        if norms <= length * len(origin) * torch.finfo(torch.float32).eps:
             raise InputError("Vim: the labelled features leave no residual space: give fewer dimensions")
+        if largest <= 0:
+            raise InputError("Vim: the mean of the largest logit is not positive, and alpha would have no meaning")
         self.origin, self.residual = origin.float(), (residual * (largest / norms)).float().contiguous()
 
     def _residual_dimensions(self, features: int) -> int:

@@ -12,7 +12,7 @@ from wildood.data.augmentation import flip_and_crop
 from wildood.data.sampling import ShuffledCycle, generator, lent_generator
 from wildood.data.sources import Source
 from wildood.data.wild import Wild
-from wildood.errors import InputError, TrainingError
+from wildood.errors import TrainingError
 from wildood.evaluate.selection import Mask, Selection
 from wildood.methods.objective import Batch, Objective, Terms
 from wildood.methods.schedule import Schedule
@@ -138,8 +138,6 @@ class Training:
         return Batch(raw.to(device), labels.to(device), None if wild is None else wild.to(device))
 
     def _augmented(self, images: Tensor) -> Tensor:
-        if images.ndim != 4:
-            raise InputError(f"the schedule's augment is for images, but a batch has shape {tuple(images.shape)}")
         spec = self.objective.classifier.spec
         return flip_and_crop(images, "NCHW" if spec is None else spec.layout, self.augmentation)
 
