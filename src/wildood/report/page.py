@@ -126,7 +126,7 @@ thead th { border-bottom: 2px solid var(--faint); font-weight: 600; vertical-ali
 tbody th { font-weight: 400; }
 tbody tr { border-bottom: 1px solid var(--grid); }
 tr.strong th, tr.strong td { font-weight: 700; }
-@media (max-width: 34rem) { th, td { white-space: normal; padding-right: 0.4rem; } table { font-size: 0.78rem; } }
+@media (max-width: 34rem) { th, td { white-space: normal; padding-right: 0.3rem; } table { font-size: 0.72rem; } }
 .note { margin: 0.6rem 0 0; max-width: 46rem; font-size: 0.9rem; }
 .pictures { display: flex; flex-wrap: wrap; gap: 0.75rem; }
 .pictures figure { margin: 0; width: 5.2rem; }
