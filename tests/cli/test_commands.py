@@ -297,7 +297,13 @@ def test_a_bug_shows_its_traceback(place):
 def test_ctrl_c_leaves_a_run_that_goes_on(place):
     words = [*FIT, "--model", "own:build", "--steps", "20000", "--out", "long"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "wildood", *words], cwd=place, env=ENVIRONMENT, stderr=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-m", "wildood", *words],
+        cwd=place,
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        # A shell starts what runs in its background with SIGINT ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads here
     )
     deadline = time.monotonic() + 60
     while not (place / "long" / "run" / "history.jsonl").exists():

@@ -57,8 +57,8 @@ def pretrain(
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(0, 2, 256)
     >>> x = (rng.normal(size=(256, 2)) + 4 * y[:, None]).astype("float32")
-    >>> schedule = wildood.Schedule(epochs=5, batch=32)
-    >>> trained = wildood.pretrain(torch.nn.Linear(2, 2), (x, y), schedule=schedule, verbose=False)
+    >>> start, schedule = torch.nn.Linear(2, 2), wildood.Schedule(epochs=20, batch=32, lr=0.1)
+    >>> trained = wildood.pretrain(start, (x, y), schedule=schedule, verbose=False)
     >>> bool((trained(torch.from_numpy(x)).argmax(1).numpy() == y).mean() > 0.9)
     True
     """
