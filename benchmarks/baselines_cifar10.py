@@ -13,7 +13,7 @@ from typing import Any
 import wildood
 from wildood.evaluate.metrics import fpr_standard_error
 from wildood.experiments.cifar10 import SPEC, cifar10, resnet20
-from wildood.experiments.comparison import Metrics
+from wildood.experiments.comparison import Metrics, detector_of
 from wildood.experiments.parts import Parts
 from wildood.scores.score import Score
 
@@ -44,19 +44,11 @@ def settings_of(method: Any) -> dict[str, Any]:
 def run(parts: Parts, root: Path, method: Any, seed: int) -> dict[str, Any]:
     """One setting: what it does on test, and what may choose it."""
     began = time.perf_counter()
-    data: dict[str, Any] = {
-        "labelled": parts.labelled,
-        "wild": parts.wild,
-        "holdout": parts.holdout,
-        "input": SPEC,
-        "seed": seed,
-    }
+    # The last epoch of each: the published baselines know no guard on accuracy, and their cost is to be seen.
+    detector = detector_of(resnet20(root), method, parts, SPEC, seed, keep="last")
     if isinstance(method, Score):
-        detector = wildood.posthoc(resnet20(root), method, **data)
         about: dict[str, Any] = {"chosen": detector.scorer.settings}
     else:
-        # The last epoch of each: the published baselines know no guard on accuracy, and their cost is to be seen.
-        detector = wildood.fit(resnet20(root), method=method, keep="last", verbose=False, **data)
         start, end = detector.history[0], detector.history[-1]
         about = {"acceptance": end["acceptance"], "accuracy_lost": start["accuracy"] - end["accuracy"]}
     metrics = asdict(Metrics.of(detector, parts.test_id, parts.test_ood))

@@ -4,10 +4,8 @@ import argparse
 import time
 from functools import partial
 
-import torch
-
 from wildood.experiments.comparison import outcomes, summary
-from wildood.experiments.digits import digits
+from wildood.experiments.digits import digits, one_thread
 
 
 def main() -> None:
@@ -17,20 +15,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=None)
     arguments = parser.parse_args()
     seeds = arguments.seeds or list(range(5) if arguments.part == "test" else range(100, 108))
-    torch.set_num_threads(1)  # as the demo does
     began = time.perf_counter()
     results = []
-    for outcome in outcomes(seeds, partial(digits, part=arguments.part)):
-        results.append((outcome.method, outcome.metrics))
-        if outcome.detector.history:
-            print(
-                outcome.seed,
-                outcome.method,
-                "kept",
-                outcome.detector.record["kept_epoch"],
-                "of",
-                len(outcome.detector.history) - 1,
-            )
+    with one_thread():
+        for outcome in outcomes(seeds, partial(digits, part=arguments.part)):
+            results.append((outcome.method, outcome.metrics))
+            if outcome.detector.history:
+                epochs = len(outcome.detector.history) - 1
+                print(outcome.seed, outcome.method, "kept", outcome.detector.record["kept_epoch"], "of", epochs)
     print(f"digits, {arguments.part} part, seeds {seeds}, {time.perf_counter() - began:.0f} s; mean ± standard error, %")
     for method, metrics in summary(results).items():
         columns = [f"{name} {100 * mean:6.2f} ± {100 * error:.2f}" for name, (mean, error) in metrics.items()]

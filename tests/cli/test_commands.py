@@ -13,7 +13,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import wildood
 from wildood.cli.main import main
@@ -150,6 +150,16 @@ def test_the_settings_that_were_written_can_be_passed_back(fitted, place):
     first, second = (json.loads((place / name / "detector.json").read_text()) for name in ("d", "again"))
     assert first["weights"] == second["weights"]
     assert first["threshold"] == second["threshold"]
+
+
+def test_the_settings_that_pretrain_wrote_can_be_passed_back(place):
+    words = ["pretrain", "--labelled", "labelled.npz", "--model", "own:build", "--augment", "False", "--batch", "32"]
+    done = wildood_says(place, *words, "--steps", "4", "--out", "p")
+    assert done.returncode == 0, done.stderr
+    again = wildood_says(place, "pretrain", "--config", "p/settings.toml", "--out", "p2")
+    assert again.returncode == 0, again.stderr
+    first, second = (load_file(place / name / "weights.safetensors") for name in ("p", "p2"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_options_go_before_the_config(place):

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from wildood.data.inputs import InputSpec
-from wildood.report.gallery import LARGEST, SHOWN, Chosen, can_be_shown, gallery
+from wildood.report.gallery import LARGEST, SHOWN, Pictures, can_be_shown, gallery
 
 NHWC, NCHW = InputSpec(), InputSpec(layout="NCHW")
 
@@ -19,7 +19,7 @@ def random_images(*shape):
 
 def show(images, numbers=(0,), spec=NHWC, captions=None):
     captions = [f"number {number}" for number in range(len(images))] if captions is None else captions
-    return gallery("Rejected", "what to see", Chosen(images, np.array(numbers, dtype=np.intp), captions, spec))
+    return gallery("Rejected", "what to see", Pictures(images, np.array(numbers, dtype=np.intp), captions, spec))
 
 
 @pytest.fixture

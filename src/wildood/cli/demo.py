@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -20,7 +19,7 @@ from wildood.cli.options import parse
 from wildood.data.files import write_array_file, write_atomically
 from wildood.errors import InputError
 from wildood.experiments.comparison import METHODS, Outcome, outcomes, summary
-from wildood.experiments.digits import digits
+from wildood.experiments.digits import digits, one_thread
 from wildood.experiments.parts import Parts
 from wildood.report.tables import COLUMNS, cells, plots_installed
 from wildood.train.progress import logger, progress_bar, shown
@@ -57,8 +56,11 @@ def run(words: Sequence[str]) -> None:
     began = time.monotonic()
     seeds = range(options.seeds)
     results: list[Outcome] = []
-    torch.set_num_threads(1)  # as fast for so small a network, and the same numbers however many there are
-    with shown(verbose=not options.quiet), progress_bar(len(seeds) * len(METHODS), 0, "comparing", "runs") as bar:
+    with (
+        one_thread(),
+        shown(verbose=not options.quiet),
+        progress_bar(len(seeds) * len(METHODS), 0, "comparing", "runs") as bar,
+    ):
         for result in outcomes(seeds, digits):
             results.append(result)
             logger.info("seed %d  %-16s  FPR95 %4.1f %%", result.seed, result.method, 100 * result.metrics.fpr95)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from wildood.cli.arrays import read_inputs, read_pair
 from wildood.cli.models import read_model
 from wildood.cli.options import named
-from wildood.cli.training import CommonOptions, as_toml, given, parse_with_config, require, settings_of, spec_of
+from wildood.cli.training import CommonOptions, as_toml, given, parse_with_config, require, schedule_of, settings_of, spec_of
 from wildood.data.files import write_atomically
 from wildood.detect.detector import Detector
 from wildood.detect.fitting import fit
@@ -46,19 +46,8 @@ class FitOptions(CommonOptions):
     Called again with the same options, a run that was cut off goes on.
 
     Attributes:
-        labelled: FILE.npz with x and y (or images and labels, or FILE.npz:x,y): ID examples with their classes.
         wild: FILE.npz or FILE.npy: unlabelled traffic, known and unknown mixed.
         holdout: like labelled: examples that the model was not trained on. The promise rests on them.
-        model: resnet20, wideresnet, smallcnn:classes=7, mlp:inputs=4,classes=3, or module:function of your own.
-        weights: the model's trained weights, as safetensors.
-        out: the directory to write to.
-        config: a TOML file with the same names as these options; options on the command line go first.
-        mean: of each channel, for uint8 images.
-        std: of each channel, for uint8 images.
-        layout: where the channels of the images are.
-        size: height and width to resize images to.
-        seed: decides every random draw.
-        quiet: show no progress.
         method: what to train with.
         as_published: do what the released code does, bugs included (woods and woods-alt).
         features: the submodule whose output are the features, for methods that use them; found if not given.
@@ -86,7 +75,8 @@ def run(words: Sequence[str]) -> None:
     """Fit as the words say; the detector and the effective settings are in the output directory afterwards."""
     options = parse_with_config(Options, "fit", words, (*METHODS.values(), Schedule))
     require(options, "fit", ("labelled", *(("wild",) if METHODS[options.method].uses_wild else ()), "model", "out"))
-    method, schedule = method_of(options), schedule_of(options)
+    method = method_of(options)
+    schedule = schedule_of(options, method.schedule())
     model = read_model(options.model, options.weights, options.seed)
     labelled = read_pair(options.labelled, "--labelled")
     wild = None if options.wild is None else read_inputs(options.wild, "--wild")
@@ -110,7 +100,10 @@ def run(words: Sequence[str]) -> None:
     write_atomically(options.out / "settings.toml", settings.encode())
     sys.stdout.write(f"{options.out}: {detector.promise}\n")
     sys.stdout.flush()  # the result before the page: a page that cannot be written must not hide it
-    if wild is not None:
+    if wild is None:
+        with shown(verbose=not options.quiet):
+            logger.info("no page: it shows wild data, and none was given")
+    else:
         before = Detector(Classifier(model, spec_of(options)), EnergyScore(), detector.example)
         given_data = Given(wild, *(labelled if holdout is None else holdout), is_holdout=holdout is not None)
         with shown(verbose=not options.quiet):
@@ -143,17 +136,3 @@ def method_of(options: Any) -> Method:
         raise InputError(f"--as-published is for woods and woods-alt, not for {options.method}: leave it out")
     method: Method = replace(cls.as_published() if options.as_published else cls(), **given(options, cls))
     return method
-
-
-def schedule_of(options: Any) -> Schedule:
-    """The method's own schedule, with the settings that were given.
-
-    >>> schedule_of(Options(epochs=3)).steps is None
-    True
-    """
-    settings = given(options, Schedule)
-    if "steps" in settings and "epochs" in settings:
-        raise InputError("--steps and --epochs: give one of them")
-    if "steps" in settings or "epochs" in settings:
-        settings = {"steps": None, "epochs": None} | settings
-    return replace(method_of(options).schedule(), **settings)

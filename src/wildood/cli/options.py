@@ -56,6 +56,8 @@ def _one_line(boxed: str) -> str:
     for after_rule, group in groupby(lines, key=lambda line: bool(rule.fullmatch(line))):
         if not after_rule:
             paragraphs.append(list(group))
+    if len(paragraphs) < 2:  # another way to say it than was known when this was written
+        return " ".join(lines).strip()
     text, *others = (re.sub(r"\s+", " ", " ".join(paragraph)).strip() for paragraph in paragraphs[1:])
     text = text.split(". Got errors")[0].removesuffix("(required)").strip(" .")
     if text.startswith("Missing from"):

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, make_dataclass, replace
+from dataclasses import dataclass, make_dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from wildood.cli.arrays import Array, read_pair
 from wildood.cli.models import read_model
 from wildood.cli.options import named
-from wildood.cli.training import CommonOptions, as_toml, given, parse_with_config, require, settings_of, spec_of
+from wildood.cli.training import CommonOptions, as_toml, parse_with_config, require, schedule_of, settings_of, spec_of
 from wildood.data.files import dump_tensors, write_array_file, write_atomically
 from wildood.data.sampling import generator, split
 from wildood.detect.pretraining import pretrain
@@ -25,17 +25,6 @@ class PretrainOptions(CommonOptions):
     Called again with the same options, a run that was cut off goes on.
 
     Attributes:
-        labelled: FILE.npz with x and y (or images and labels, or FILE.npz:x,y): examples with their classes.
-        model: resnet20, wideresnet, smallcnn:classes=7, mlp:inputs=4,classes=3, or module:function of your own.
-        weights: weights to start from, as safetensors.
-        out: the directory to write weights.safetensors to.
-        config: a TOML file with the same names as these options; options on the command line go first.
-        mean: of each channel, for uint8 images.
-        std: of each channel, for uint8 images.
-        layout: where the channels of the images are.
-        size: height and width to resize images to.
-        seed: decides every random draw.
-        quiet: show no progress.
         set_aside: the share of labelled that is not trained on: it is written to set_aside.npz, the rest to trained_on.npz,
             which are the --holdout and --labelled of a later wildood fit.
     """
@@ -56,7 +45,7 @@ def run(words: Sequence[str]) -> None:
     """Train as the words say; weights and the effective settings are in the output directory afterwards."""
     options = parse_with_config(Options, "pretrain", words)
     require(options, "pretrain", ("labelled", "model", "out"))
-    schedule = schedule_of(options)
+    schedule = schedule_of(options, Schedule.pretraining())
     labelled, aside = _divide(read_pair(options.labelled, "--labelled"), options.set_aside, options.seed)
     rows: list[dict[str, float]] = []
     model = pretrain(
@@ -77,14 +66,6 @@ def run(words: Sequence[str]) -> None:
             write_array_file(options.out / f"{name}.npz", x=x, y=y)
     accuracy = f": accuracy {100 * rows[-1]['accuracy']:.1f} % on set_aside.npz" if rows and "accuracy" in rows[-1] else ""
     sys.stdout.write(f"{options.out / 'weights.safetensors'}{accuracy}\n")
-
-
-def schedule_of(options: Any) -> Schedule:
-    """The paper's recipe, with the settings that were given."""
-    settings = given(options, Schedule)
-    if "steps" in settings and "epochs" in settings:
-        raise InputError("--steps and --epochs: give one of them")
-    return replace(Schedule.pretraining(), **({"epochs": None} if "steps" in settings else {}) | settings)
 
 
 def _divide(

@@ -42,7 +42,7 @@ def describe(content: dict[str, Any]) -> str:
     lines = {
         "model": model,
         "input": f"{example['kind']} examples of shape {tuple(example['shape'])}{_spec(content['input'])}",
-        "score": f"{content['score']['name']}, higher = more OOD",
+        "score": f"{content['score']['name']}{_bracketed(content['score']['settings'])}, higher = more OOD",
         "threshold": f"unknown above {float.fromhex(content['threshold']):.6g}",
         "promise": str(Promise(**content["promise"])) if content["promise"] else "none: not calibrated",
         **(_making(record, content["history"]) if "method" in record else {}),
@@ -57,9 +57,14 @@ def _making(record: dict[str, Any], history: list[dict[str, float]]) -> dict[str
     return {
         "method": f"{record['method']['name']}: {settings_text(record['method'])}",
         "schedule": settings_text(record["schedule"]),
-        "kept": f"epoch {kept} of {len(history) - 1}, accuracy {100 * history[kept]['accuracy']:.1f} % on its holdout half",
+        "kept": f"epoch {kept} of {len(history) - 1}, accuracy {100 * history[kept]['accuracy']:.1f} % on data set aside",
         "seed": str(record["seed"]),
     }
+
+
+def _bracketed(settings: dict[str, Any]) -> str:
+    text = settings_text(settings)
+    return f" ({text})" if text else ""
 
 
 def _spec(spec: dict[str, Any] | None) -> str:

@@ -4,13 +4,16 @@ import json
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
+
+import tyro
 
 from wildood.cli.options import named, parse
 from wildood.data.inputs import InputSpec
 from wildood.errors import InputError
+from wildood.methods.schedule import Schedule
 
 METAVARS: dict[Any, str] = {
     float: "NUMBER",
@@ -21,22 +24,26 @@ METAVARS: dict[Any, str] = {
     tuple[float, ...]: "NUMBER [NUMBER ...]",
 }
 
+LABELLED = "FILE.npz with x and y (or images and labels, or FILE.npz:x,y): ID examples with their classes."
+MODEL = "resnet20, wideresnet, smallcnn:classes=7, mlp:inputs=4,classes=3, or module:function of your own."
+CONFIG = "a TOML file with the same names as these options; options on the command line go first."
+
 
 @dataclass(frozen=True)
 class CommonOptions:
     """Options of every command that trains."""
 
-    labelled: Annotated[str | None, named("FILE")] = None
-    model: Annotated[str | None, named("MODEL")] = None
-    weights: Annotated[Path | None, named("FILE")] = None
-    out: Annotated[Path | None, named("DIRECTORY")] = None
-    config: Annotated[Path | None, named("FILE")] = None
-    mean: Annotated[tuple[float, ...] | None, named("NUMBER [NUMBER ...]")] = None
-    std: Annotated[tuple[float, ...] | None, named("NUMBER [NUMBER ...]")] = None
-    layout: Literal["NHWC", "NCHW"] = "NHWC"
-    size: Annotated[tuple[int, int] | None, named("HEIGHT WIDTH")] = None
-    seed: int = 0
-    quiet: bool = False
+    labelled: Annotated[str | None, named("FILE", help=LABELLED)] = None
+    model: Annotated[str | None, named("MODEL", help=MODEL)] = None
+    weights: Annotated[Path | None, named("FILE", help="weights to start from, as safetensors.")] = None
+    out: Annotated[Path | None, named("DIRECTORY", help="the directory to write to.")] = None
+    config: Annotated[Path | None, named("FILE", help=CONFIG)] = None
+    mean: Annotated[tuple[float, ...] | None, named("NUMBER [NUMBER ...]", help="of each channel, for uint8 images.")] = None
+    std: Annotated[tuple[float, ...] | None, named("NUMBER [NUMBER ...]", help="of each channel, for uint8 images.")] = None
+    layout: Annotated[Literal["NHWC", "NCHW"], tyro.conf.arg(help="where the channels of the images are.")] = "NHWC"
+    size: Annotated[tuple[int, int] | None, named("HEIGHT WIDTH", help="to resize images to.")] = None
+    seed: Annotated[int, tyro.conf.arg(help="decides every random draw.")] = 0
+    quiet: Annotated[bool, tyro.conf.arg(help="show no progress.")] = False
 
 
 def settings_of(*classes: type[Any], default: Any = None, without: Sequence[str] = ()) -> list[tuple[str, Any, Any]]:
@@ -44,7 +51,6 @@ def settings_of(*classes: type[Any], default: Any = None, without: Sequence[str]
 
     The defaults are those of the classes, or of an instance.
 
-    >>> from wildood.methods.schedule import Schedule
     >>> settings_of(Schedule)[0][0]
     'steps'
     """
@@ -84,6 +90,16 @@ def given(options: Any, cls: type[Any]) -> dict[str, Any]:
     """Those settings of a dataclass that were given as options."""
     values = {setting.name: getattr(options, setting.name, None) for setting in fields(cls)}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def schedule_of(options: Any, own: Schedule) -> Schedule:
+    """A method's own schedule, with the settings that were given."""
+    settings = given(options, Schedule)
+    if "steps" in settings and "epochs" in settings:
+        raise InputError("--steps and --epochs: give one of them")
+    if "steps" in settings or "epochs" in settings:
+        settings = {"steps": None, "epochs": None} | settings
+    return replace(own, **settings)
 
 
 def require(options: Any, command: str, names: Sequence[str]) -> None:
@@ -139,7 +155,7 @@ def _read_toml(path: Path, known: set[str], command: str) -> dict[str, Any]:
 
 def _as_words(content: dict[str, Any], cls: Any) -> list[str]:
     """Settings of a file as they would be typed, so that the same checks hold for both."""
-    flags = {option.name for option in fields(cls) if option.type is bool}
+    flags = {"as_published", "quiet"} & {option.name for option in fields(cls)}
     words: list[str] = []
     for name, value in content.items():
         option = f"--{name.replace('_', '-')}"
@@ -154,10 +170,10 @@ def as_toml(options: Any, command: str, *settings: Any) -> str:
     """The effective settings, to be read and passed back with --config; JSON's scalars and lists are TOML's, too."""
     effective = asdict(options)
     for setting in settings:
-        effective |= asdict(setting)
+        effective |= {name: value for name, value in asdict(setting).items() if name in effective}
     lines = [
         f"{name} = {json.dumps(str(value) if isinstance(value, Path) else value)}"
         for name, value in effective.items()
-        if value is not None and name not in {"config", "published"}
+        if value is not None and name != "config"
     ]
     return f"# wildood {command} --config THIS FILE\n" + "\n".join(lines) + "\n"

@@ -7,14 +7,14 @@ from safetensors.torch import load_file
 
 from wildood.data.inputs import InputSpec
 from wildood.data.wild import WildMixture
-from wildood.experiments.parts import Images, Labels, Part, Parts
+from wildood.experiments.parts import Images, Labels, PartName, Parts
 from wildood.models.resnet import ResNet20
 
 SPEC = InputSpec(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 PI = 0.1
 
 
-def cifar10(root: Path, ood: str, seed: int, part: Part = "test", holdout: int = 1000) -> Parts:
+def cifar10(root: Path, ood: str, seed: int, part: PartName = "test", holdout: int = 1000) -> Parts:
     """The data of one seed: 10,000 labelled, the other training images in the wild, OOD 70 % wild and 30 % test.
 
     The classifier has been trained on all of the training images, so that the holdout is taken from the test images; it

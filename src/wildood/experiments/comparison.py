@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from torch import nn
+
+from wildood.data.inputs import InputSpec
 from wildood.detect.detector import Detector
 from wildood.detect.fitting import fit
 from wildood.detect.scoring import posthoc
@@ -76,23 +79,28 @@ class Outcome(NamedTuple):
     detector: Detector
 
 
+def detector_of(
+    model: nn.Module,
+    method: Score | Method,
+    parts: Parts,
+    spec: InputSpec,
+    seed: int,
+    keep: Literal["best", "last"] = "best",
+) -> Detector:
+    """What a method makes of a starting classifier and the parts of a seed, be it a score or a training recipe."""
+    given: dict[str, Any] = {"labelled": parts.labelled, "wild": parts.wild, "holdout": parts.holdout}
+    if isinstance(method, Score):
+        return posthoc(model, method, **given, input=spec, seed=seed)
+    return fit(model, method=method, **given, input=spec, seed=seed, keep=keep, verbose=False)
+
+
 def outcomes(seeds: Iterable[int], data: Callable[[int], Parts]) -> Iterator[Outcome]:
     """Every method on every seed, one after the other; a seed decides split, starting classifier and training."""
     for seed in seeds:
         parts = data(seed)
         model = starting_classifier(parts.labelled, seed)
         for name, method in METHODS.items():
-            given: dict[str, Any] = {
-                "labelled": parts.labelled,
-                "wild": parts.wild,
-                "holdout": parts.holdout,
-                "input": SPEC,
-                "seed": seed,
-            }
-            if isinstance(method, Score):
-                detector = posthoc(model, method, **given)
-            else:
-                detector = fit(model, method=method, verbose=False, **given)
+            detector = detector_of(model, method, parts, SPEC, seed)
             yield Outcome(name, seed, Metrics.of(detector, parts.test_id, parts.test_ood), detector)
 
 

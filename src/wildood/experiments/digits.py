@@ -1,5 +1,8 @@
 """scikit-learn's digits, real scans of 8 x 8 pixels: 0 to 6 are known, 7 to 9 unknown, pi = 0.1."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 
@@ -7,7 +10,7 @@ from wildood.data.given import labelled_source
 from wildood.data.inputs import InputSpec
 from wildood.data.wild import WildMixture
 from wildood.errors import InputError
-from wildood.experiments.parts import Images, Labels, Part, Parts
+from wildood.experiments.parts import Images, Labels, PartName, Parts
 from wildood.methods.cross_entropy import CrossEntropyObjective
 from wildood.methods.schedule import Schedule
 from wildood.models.outputs import Classifier
@@ -20,7 +23,7 @@ KNOWN, PI = 7, 0.1
 LABELLED, WILD, HOLDOUT = 450, 400, 200  # ID examples; the other 214 are the test's
 
 
-def digits(seed: int, part: Part = "test") -> Parts:
+def digits(seed: int, part: PartName = "test") -> Parts:
     """The data of one seed; OOD is 70 % wild and 30 % test.
 
     The test examples are the same for every seed. With `part="validation"`, for development, they are not touched: a third
@@ -59,6 +62,17 @@ def starting_classifier(labelled: tuple[Images, Labels], seed: int) -> SmallCNN:
     with shown(verbose=False):
         Training(objective, labelled_source(labelled, "labelled"), None, schedule, seed, keep="last").train()
     return model
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """As fast for so small a network, and the same numbers however many threads there are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _scans() -> tuple[Images, Labels]:

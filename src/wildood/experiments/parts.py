@@ -9,7 +9,7 @@ from wildood.data.wild import WildMixture
 
 Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
-Part = Literal["test", "validation"]  # validation: for development, test examples are not touched
+PartName = Literal["test", "validation"]  # validation: for development, test examples are not touched
 
 
 class Parts(NamedTuple):

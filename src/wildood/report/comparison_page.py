@@ -9,7 +9,7 @@ from wildood.evaluate.metrics import Scores, rejection_rate
 from wildood.experiments.comparison import Outcome, summary
 from wildood.experiments.parts import Parts
 from wildood.report import figures
-from wildood.report.gallery import Chosen, gallery
+from wildood.report.gallery import Pictures, gallery
 from wildood.report.page import Panel, Section, code, note, page, table
 from wildood.report.sections import making_section, training_section
 from wildood.report.tables import COLUMNS, cells
@@ -128,17 +128,17 @@ def _gallery_section(detector: Detector, parts: Parts) -> Section:
             gallery(
                 "Unknown and rejected",
                 "Below each: what the classifier would have called it, and the score; the highest first.",
-                Chosen(parts.test_ood, highest[unknown[highest] > threshold], answers, spec),
+                Pictures(parts.test_ood, highest[unknown[highest] > threshold], answers, spec),
             ),
             gallery(
                 "Unknown but accepted",
                 "The mistakes that matter, the most confident first. Below each: what it is called, and the score.",
-                Chosen(parts.test_ood, lowest[unknown[lowest] <= threshold], answers, spec),
+                Pictures(parts.test_ood, lowest[unknown[lowest] <= threshold], answers, spec),
             ),
             gallery(
                 "False alarms",
                 "Known digits that were rejected. Below each: what it is, and the score.",
-                Chosen(parts.test_id[0], alarms[known[alarms] > threshold], truths, spec),
+                Pictures(parts.test_id[0], alarms[known[alarms] > threshold], truths, spec),
             ),
         ],
         wide=True,

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from wildood.detect.detector import Detector
 from wildood.evaluate.metrics import accepting_threshold, accuracy, rejection_rate
 from wildood.report import figures
-from wildood.report.gallery import Chosen, can_be_shown, gallery
+from wildood.report.gallery import Pictures, can_be_shown, gallery
 from wildood.report.given import Given
 from wildood.report.page import Panel, Section, note, page, table
 from wildood.report.sections import making_section, training_section
@@ -123,17 +123,17 @@ def _galleries(detector: Detector, after: Seen, given: Given) -> list[Panel]:
         gallery(
             "Wild and rejected",
             "The highest scores first. Below each: the class it would have been given, and the score.",
-            Chosen(given.wild, highest[after.wild[highest] > threshold], wild, spec),
+            Pictures(given.wild, highest[after.wild[highest] > threshold], wild, spec),
         ),
         gallery(
             "Wild and just accepted",
             "The next ones to be rejected if the threshold were lower.",
-            Chosen(given.wild, highest[after.wild[highest] <= threshold], wild, spec),
+            Pictures(given.wild, highest[after.wild[highest] <= threshold], wild, spec),
         ),
         gallery(
             "False alarms",
             "Known examples that are rejected. Below each: its class and the score.",
-            Chosen(given.known, alarms[after.known[alarms] > threshold], known, spec),
+            Pictures(given.known, alarms[after.known[alarms] > threshold], known, spec),
         ),
     ]
 

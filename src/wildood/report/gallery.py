@@ -17,7 +17,7 @@ SHOWN = 16
 LARGEST = 64  # pixels of the longer side that are kept
 
 
-class Chosen(NamedTuple):
+class Pictures(NamedTuple):
     """Raw images as an input spec takes them, the numbers of those to show, and a caption for every image."""
 
     images: npt.NDArray[Any]
@@ -26,11 +26,11 @@ class Chosen(NamedTuple):
     spec: InputSpec
 
 
-def gallery(title: str, says: str, chosen: Chosen) -> Panel:
+def gallery(title: str, says: str, chosen: Pictures) -> Panel:
     """The chosen images as pictures with captions, as many as fit; the title says how many there are.
 
     >>> images = np.zeros((3, 8, 8, 1), np.uint8)
-    >>> panel = gallery("Rejected", "", Chosen(images, np.array([2, 0]), ["a", "b", "c"], InputSpec()))
+    >>> panel = gallery("Rejected", "", Pictures(images, np.array([2, 0]), ["a", "b", "c"], InputSpec()))
     >>> panel.title, panel.body.count("data:image/png;base64,")
     ('Rejected: 2 of 3', 2)
     """

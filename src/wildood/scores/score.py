@@ -49,7 +49,7 @@ class Score(nn.Module):
     {'k': 3}
     """
 
-    about: ClassVar[About]
+    about: ClassVar[About] = About("your own")
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()
