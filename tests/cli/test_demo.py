@@ -241,7 +241,7 @@ def refuse_to_run(*_):
     [
         (["--seeds", "0"], None, "--seeds is 0: give at least 1"),
         (["--seeds", "-3"], None, "--seeds is -3: give at least 1"),
-        ([], "matplotlib", "pip install matplotlib pillow scikit-learn"),
+        ([], "matplotlib", "pip install matplotlib scikit-learn"),
     ],
 )
 def test_what_cannot_run_is_refused_in_one_line_before_any_work(words, missing, message, tmp_path, monkeypatch, capsys):

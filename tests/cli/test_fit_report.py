@@ -21,7 +21,7 @@ for name in ("matplotlib", "PIL", "sklearn", "scipy"):
 from wildood.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
-HINT = "for a page that shows what changed: pip install matplotlib pillow, then the same command again\n"
+HINT = "for a page that shows what changed: pip install matplotlib, then the same command again\n"
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,7 @@ def run(words: Sequence[str]) -> None:
     if options.seeds < 1:
         raise InputError(f"--seeds is {options.seeds}: give at least 1")
     if not plots_installed():
-        raise InputError("the demo draws its page with matplotlib: pip install matplotlib pillow scikit-learn")
+        raise InputError("the demo draws its page with matplotlib: pip install matplotlib scikit-learn")
     from wildood.report.comparison_page import comparison_page  # noqa: PLC0415 - matplotlib is an extra
 
     try:

@@ -113,7 +113,7 @@ def run(words: Sequence[str]) -> None:
 def _write_page(out: Path, detector: Detector, before: Detector, data: Given, command: str, settings: str) -> None:
     """The report, if what it needs is there."""
     if not plots_installed():
-        logger.info("for a page that shows what changed: pip install matplotlib pillow, then the same command again")
+        logger.info("for a page that shows what changed: pip install matplotlib, then the same command again")
         return
     from wildood.report.fit_page import fit_page  # noqa: PLC0415 - matplotlib is an extra
 
