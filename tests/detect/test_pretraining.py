@@ -1,11 +1,14 @@
 """A classifier from scratch: trained, resumed, and left alone where it should be."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 import wildood
+from wildood.detect import pretraining
 from wildood.models.small import MLP, SmallCNN
 from wildood.train.loop import Training
 
@@ -51,7 +54,8 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path, monkeypatch):
     torch.manual_seed(0)
     net = SmallCNN(channels=1, classes=3, width=4, hidden=8)
     whole = wildood.pretrain(net, **given)
-    monkeypatch.setattr(Training, "checkpoint_seconds", 0.0)
+    monkeypatch.setattr(pretraining, "Training", partial(Training, checkpoint_seconds=0.0))
+    steps = []
 
     def killed(row):
         if row["step"] >= 12:
@@ -59,7 +63,8 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         wildood.pretrain(net, **given, run_dir=tmp_path / "run", on_epoch=killed)
-    resumed = wildood.pretrain(net, **given, run_dir=tmp_path / "run")
+    resumed = wildood.pretrain(net, **given, run_dir=tmp_path / "run", on_epoch=lambda row: steps.append(row["step"]))
+    assert steps == [12, 18, 24]  # the kill came before the checkpoint of step 12
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
 

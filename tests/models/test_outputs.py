@@ -1,5 +1,6 @@
 """One forward pass serves everything: logits from any kind of output, modes as they were, batches that do not matter."""
 
+import re
 from collections import namedtuple
 from types import SimpleNamespace
 
@@ -145,6 +146,59 @@ def test_evaluating_makes_no_gradients_and_leaves_buffers_alone(mixed):
     with evaluating(mixed):
         assert not mixed(torch.randn(16, 3)).requires_grad
     assert all(torch.equal(value, buffers[name]) for name, value in mixed.named_buffers())
+
+
+class Deep(nn.Module):
+    """Many blocks, a sequence in the middle, and a layer that is not reached."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(3, 3) for _ in range(10))
+        self.sequence, self.flat, self.unused = nn.Unflatten(1, (3, 1)), nn.Flatten(), nn.Linear(3, 3)
+        self.classify = nn.Linear(3, 4)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.classify(self.flat(self.sequence(x)))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("clasify", "(did you mean 'classify'?): name"),
+        ("block.7", "(did you mean 'blocks.7'?): name"),
+        ("nonsense", "'nonsense': name"),
+        ("sequences", "'sequences': name"),  # 'sequence' is near, but gives no vectors
+        ("unuse", "'unuse': name"),  # 'unused' is near, but not reached
+    ],
+)
+def test_a_name_of_no_submodule_is_answered_with_those_that_can_be_used(name, said):
+    model = Deep()
+    with pytest.raises(InputError) as refused:
+        tap_features(model, torch.randn(2, 3), None, name)
+    message = str(refused.value)
+    assert message.startswith(f"the model has no submodule {name!r}")
+    assert said in message
+    assert message.endswith(
+        ": 'blocks.4', 'blocks.5', 'blocks.6', 'blocks.7', 'blocks.8', 'blocks.9', 'flat', 'classify', "
+        "or one of 4 before them in model.named_modules()"
+    )
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_every_submodule_that_the_answer_lists_can_be_named():
+    model, x = SmallCNN(4), torch.randn(2, 1, 8, 8)
+    with pytest.raises(InputError) as refused:
+        tap_features(model, x, None, "nonsense")
+    listed = re.findall(r"'([\w.]+)'", str(refused.value).partition("for each example")[2])
+    assert len(listed) >= 3
+    assert [tap_features(model, x, None, name).layer for name in listed] == listed
+
+
+def test_a_model_without_submodules_is_told_to_give_no_features():
+    with pytest.raises(InputError, match="no submodule 'a', and none gives one vector for each example: give no"):
+        tap_features(nn.Linear(3, 4), torch.randn(2, 3), None, "a")
 
 
 @pytest.mark.parametrize("look", [lambda m, x: try_classifier(m, x, None), lambda m, x: tap_features(m, x, None)])

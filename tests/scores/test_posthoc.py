@@ -25,6 +25,7 @@ ALL = [
     wildood.EnergyScore(temperature=10.0),
     wildood.Odin(),
     wildood.Odin(epsilon=0.002),
+    wildood.Odin(temperature=None, epsilon=0.0),
     wildood.Mahalanobis(),
     wildood.Mahalanobis(epsilon=0.0),
     wildood.Mahalanobis(epsilon=0.01),
@@ -326,7 +327,8 @@ def test_features_tap_is_found_for_scores_that_need_it(separable):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: wildood.Odin(temperature=0), "temperature is 0"),
+        (lambda: wildood.Odin(temperature=0), "temperature is 0: give a positive number, or None"),
+        (lambda: wildood.Odin(temperature="hot"), "temperature is 'hot'"),
         (lambda: wildood.Odin(epsilon=-1), "epsilon is -1"),
         (lambda: wildood.Mahalanobis(epsilon=float("nan")), "epsilon is nan"),
         (lambda: wildood.EnergyScore(temperature=-1), "temperature is -1"),

@@ -1,6 +1,5 @@
-"""A run killed with SIGKILL and called again ends with the same bits as one that was not."""
+"""A run killed with SIGKILL, or stopped with Ctrl-C, and called again ends with the same bits as one that was not."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,12 +11,13 @@ import pytest
 from torch.utils.data import Dataset
 
 import wildood
+from wildood.data.files import load_state
 from wildood.train.history import read_rows
 
 PROGRAM = """
-import sys, time
+import functools, sys, time
 import numpy as np, torch, wildood
-import wildood.train.loop as loop
+import wildood.detect.fitting as fitting
 
 torch.set_num_threads(1)
 rng = np.random.default_rng(0)
@@ -28,7 +28,8 @@ torch.manual_seed(0)
 model = torch.nn.Sequential(
     torch.nn.Linear(6, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(16, 3)
 )
-loop.Training.checkpoint_seconds = 0.0 if sys.argv[2] == "often" else 10.0
+seconds = 0.0 if sys.argv[2] == "often" else 1000.0
+fitting.Training = functools.partial(fitting.Training, checkpoint_seconds=seconds)
 pause = float(sys.argv[3])
 detector = wildood.fit(
     model, (x[150:300], y[150:300]), wild, (x[300:], y[300:]), run_dir=sys.argv[1], seed=3, verbose=False,
@@ -41,7 +42,12 @@ TIMES = {"images_per_second", "seconds_left"}
 
 def start(run_dir: Path, method: str, *, often: str = "often", pause: float = 0.0) -> subprocess.Popen[bytes]:
     program = PROGRAM.replace("wildood.METHOD", f"wildood.{method}")
-    return subprocess.Popen([sys.executable, "-c", program, str(run_dir), often, str(pause)])
+    return subprocess.Popen(
+        [sys.executable, "-c", program, str(run_dir), often, str(pause)],
+        stderr=subprocess.DEVNULL if pause else None,  # the traceback of one that is stopped
+        # A shell starts what runs in its background with SIGINT ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads here
+    )
 
 
 def result(run_dir: Path) -> tuple[np.ndarray, list[dict[str, float]]]:
@@ -60,15 +66,35 @@ def wait_for_rows(run_dir: Path, count: int) -> None:
         time.sleep(0.01)
 
 
+def saved_step(run_dir: Path) -> int:
+    state: dict[str, int] = load_state((run_dir / "checkpoint.safetensors").read_bytes())["state"]
+    return state["step"]
+
+
+def wait_for_checkpoint(run_dir: Path, process: subprocess.Popen[bytes], before: int) -> None:
+    """Until there is a newer one than that of `before`, or nobody who could write it."""
+    deadline = time.monotonic() + 60
+    while stamp(run_dir) == before and process.poll() is None:
+        assert time.monotonic() < deadline, "the run wrote no checkpoint"
+        time.sleep(0.001)
+
+
+def stamp(run_dir: Path) -> int:
+    checkpoint = run_dir / "checkpoint.safetensors"
+    return checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+
+
 @pytest.mark.parametrize("method", ["Woods", "WoodsAlt"])
 def test_killed_run_resumes_to_the_same_bits(tmp_path, method):
     assert start(tmp_path / "whole", method).wait() == 0
-    killed = tmp_path / "killed"
-    for rows in (1, 4, 9):
-        process = start(killed, method, pause=0.05)
+    killed, steps = tmp_path / "killed", []
+    for rows in (2, 5, 9):
+        process = start(killed, method, pause=0.2)
         wait_for_rows(killed, rows)
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
         assert process.wait() == -signal.SIGKILL
+        steps.append(saved_step(killed))
+    assert 0 < steps[0] < steps[1] < steps[2] < 48
     assert start(killed, method).wait() == 0
     (weights, rows), (weights_again, rows_again) = result(tmp_path / "whole"), result(killed)
     assert np.array_equal(weights, weights_again)
@@ -77,20 +103,37 @@ def test_killed_run_resumes_to_the_same_bits(tmp_path, method):
 
 
 def test_kills_at_any_moment_leave_a_run_that_ends_with_the_same_bits(tmp_path):
-    """After delays drawn at random: in the start-up, in a step, in the middle of writing a checkpoint."""
+    """After delays drawn at random: in a step, between two, in the middle of writing a checkpoint."""
     assert start(tmp_path / "whole", "Woods").wait() == 0
     killed, rng = tmp_path / "killed", np.random.default_rng(0)
-    process = start(killed, "Woods", pause=0.02)
     for _ in range(6):
-        wait_for_rows(killed, 1)
-        time.sleep(rng.uniform(0, 0.15))
-        os.kill(process.pid, signal.SIGKILL)
+        before, process = stamp(killed), start(killed, "Woods", pause=0.02)
+        wait_for_checkpoint(killed, process, before)
+        time.sleep(rng.uniform(0, 0.05))
+        process.kill()
         process.wait()
-        process = start(killed, "Woods", pause=0.02)
-    assert process.wait() == 0
+        assert saved_step(killed) > 0
+    assert start(killed, "Woods").wait() == 0
     assert np.array_equal(result(tmp_path / "whole")[0], result(killed)[0])
     assert result(tmp_path / "whole")[1] == result(killed)[1]
     assert not list(killed.glob(".*.part"))
+
+
+def test_a_run_stopped_with_ctrl_c_goes_on_from_the_step_where_it_was(tmp_path):
+    """Without a checkpoint every ten seconds: the one that is there is the one that Ctrl-C wrote."""
+    assert start(tmp_path / "whole", "Woods", often="seldom").wait() == 0
+    stopped = tmp_path / "stopped"
+    process = start(stopped, "Woods", often="seldom", pause=0.3)
+    wait_for_rows(stopped, 4)
+    assert not (stopped / "checkpoint.safetensors").exists()
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == -signal.SIGINT
+    step, rows = saved_step(stopped), read_rows(stopped / "history.jsonl")
+    assert step - 4 < rows[-1]["step"] <= step
+    assert start(stopped, "Woods", often="seldom").wait() == 0
+    assert np.array_equal(result(tmp_path / "whole")[0], result(stopped)[0])
+    assert result(tmp_path / "whole")[1] == result(stopped)[1]
+    assert read_rows(stopped / "history.jsonl")[: len(rows)] == rows  # their times, too: none was trained again
 
 
 def test_a_finished_run_called_again_gives_the_same_detector_without_training(tmp_path):
@@ -128,25 +171,27 @@ def model(seed: int = 0):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"seed": 1}, "seed"),
-        ({"method": wildood.Woods(gamma=2.0)}, "method.gamma"),
-        ({"schedule": wildood.Schedule(epochs=3, batch=16)}, "schedule.epochs"),
-        ({"alpha": 0.2}, "alpha"),
-        ({"labelled": (X[:60], 1 - Y[:60])}, "data.labelled"),
-        ({"wild": X[60:80] + 1}, "data.wild"),
-        ({"holdout": (X[81:], Y[81:])}, "data.holdout"),
-        ({"keep": "last"}, "keep"),
+        ({"seed": 1}, r"its seed is 0, this call's is 1: give"),
+        ({"method": wildood.Woods(gamma=2.0)}, r"its method\.gamma is 1\.1, this call's is 2\.0: give"),
+        ({"schedule": wildood.Schedule(epochs=3, batch=16)}, r"its schedule\.epochs is 2, this call's is 3: give"),
+        ({"alpha": 0.2}, r"its alpha is 0\.1, this call's is 0\.2: give"),
+        ({"labelled": (X[:60], 1 - Y[:60])}, "the labelled data differs: give"),
+        ({"wild": X[60:80] + 1}, "the wild data differs: give"),
+        ({"holdout": (X[81:], Y[81:])}, "the holdout data differs: give"),
+        ({"holdout": None}, "the holdout data differs: give"),
+        ({"keep": "last"}, "its keep is best, this call's is last: give"),
+        ({"seed": 1, "wild": X[60:80] + 1}, r"its seed is 0, this call's is 1 \(different, too: the wild data\): give"),
     ],
 )
 def test_other_arguments_are_named_and_refused(tmp_path, change, named):
     wildood.fit(model(), **SETTINGS, run_dir=tmp_path / "run")
-    with pytest.raises(wildood.CheckpointError, match=f"belongs to another run: its {named}"):
+    with pytest.raises(wildood.CheckpointError, match=f"belongs to another run: {named} the same ones"):
         wildood.fit(model(), **SETTINGS | change, run_dir=tmp_path / "run")
 
 
 def test_other_starting_weights_are_named_and_refused(tmp_path):
     wildood.fit(model(), **SETTINGS, run_dir=tmp_path / "run")
-    with pytest.raises(wildood.CheckpointError, match="belongs to another run: its model"):
+    with pytest.raises(wildood.CheckpointError, match="belongs to another run: the starting weights differ: give"):
         wildood.fit(model(seed=1), **SETTINGS, run_dir=tmp_path / "run")
 
 
@@ -193,7 +238,7 @@ def test_a_dataset_with_other_content_is_refused(tmp_path):
             return self.x[index]
 
     wildood.fit(model(), **SETTINGS | {"wild": Examples(X[60:80])}, run_dir=tmp_path / "run")
-    with pytest.raises(wildood.CheckpointError, match=r"its data\.wild"):
+    with pytest.raises(wildood.CheckpointError, match="the wild data differs"):
         wildood.fit(model(), **SETTINGS | {"wild": Examples(X[40:60])}, run_dir=tmp_path / "run")
 
 

@@ -17,8 +17,11 @@ from wildood.detect.network import check_spec, copy_classifier, model_fingerprin
 from wildood.detect.preparation import check_overlap, enough, set_aside_labelled
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_alpha
+from wildood.models.outputs import Classifier, evaluating, forward_all
 from wildood.scores.score import Score
+from wildood.train.progress import logger
 
+LOOKED_AT = 1000  # how many labelled examples say whether the model is trained, at most
 CHOSEN_BY = 2000  # how many wild examples choose a setting, at most: each is scored once for every candidate
 
 
@@ -80,6 +83,7 @@ def posthoc(
         if source is not None:
             example.check(source, other)
     classifier, classes = copy_classifier(model, calibration, input, features, uses_features=score.about.features)
+    _warn_if_untrained(classifier, example, {"labelled": labelled, "holdout": holdout}, seed)
     learned = copy.deepcopy(score).to(classifier.device).eval()
     if fitted_on is not None:
         if score.about.labels:
@@ -103,6 +107,37 @@ def posthoc(
         record["chosen_by"] = unlabelled_source(examples_of(holdout), "holdout").fingerprint()
     detector = Detector(classifier.eval(), chosen.score, example, record=record)
     return detector.calibrate_on(calibration, alpha, unseen=holdout is not None)
+
+
+def warn_of_accuracy(accuracy: float, name: str) -> None:
+    """Tell a user whose model is wrong on most examples that it knows too little to start from.
+
+    >>> warn_of_accuracy(0.9, "labelled")
+    """
+    if accuracy < 0.5:
+        logger.warning(
+            "the model is right on %.0f %% of %s only: start from a trained one (--weights on the command line), "
+            "and check the labels and the scaling of the inputs",
+            100 * accuracy,
+            name,
+        )
+
+
+def _warn_if_untrained(classifier: Classifier, example: Example, given: dict[str, Any], seed: int) -> None:
+    """Look at some of the first data that has classes; a score that reads none may be given x alone."""
+    for name, data in given.items():
+        try:
+            known = example.check(labelled_source(data, name), name)
+            known.gather(torch.arange(1))  # a dataset's labels are checked as they are read
+        except InputError:
+            continue
+        some, right = _at_most(known, LOOKED_AT, seed), 0
+        with evaluating(classifier):
+            for outputs, labels in forward_all(classifier, some):
+                assert labels is not None  # noqa: S101 - labelled
+                right += int((outputs.logits.argmax(1) == labels).sum())
+        warn_of_accuracy(right / len(some), name)
+        return
 
 
 def _at_most(source: Source, count: int, seed: int) -> Source:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from wildood.errors import InputError
 from wildood.models.features import FeatureTap, find_tap
 
 EVAL_BATCH = 256
+_LISTED = 8  # how many submodules an error message names, at most
 
 
 class Outputs(NamedTuple):
@@ -161,7 +163,47 @@ def tap_features(model: nn.Module, raw: Tensor, spec: InputSpec | None, name: st
     """
     classifier = Classifier(model, spec)
     with evaluating(classifier):
-        return find_tap(model, to_model_input(raw.to(classifier.device), spec, classifier.dtype), name)
+        batch = to_model_input(raw.to(classifier.device), spec, classifier.dtype)
+        if name is not None and name not in {known for known, _ in model.named_modules() if known}:
+            raise InputError(_no_submodule(name, _usable_as_features(model, batch)))
+        return find_tap(model, batch, name)
+
+
+def _usable_as_features(model: nn.Module, batch: Tensor) -> list[str]:
+    """The submodules that give one vector for each example (or an image, which is averaged), the first called first."""
+    usable: dict[str, bool] = {}
+
+    def see(name: str, output: Any) -> None:
+        usable.pop(name, None)  # a submodule that is called again has its place, and its features, from its last call
+        usable[name] = isinstance(output, Tensor) and output.ndim in {2, 4} and len(output) == len(batch)
+
+    handles = [
+        module.register_forward_hook(lambda _module, _inputs, output, name=name: see(name, output))
+        for name, module in model.named_modules()
+        if name and not isinstance(module, torch.jit.ScriptModule)  # which takes no hooks
+    ]
+    try:
+        model(batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [name for name, fits in usable.items() if fits]
+
+
+def _no_submodule(name: str, usable: list[str]) -> str:
+    """That there is no such submodule, and which ones can be named: the last, where features are, if there are many.
+
+    >>> print(_no_submodule("boddy", ["stem", "body"]))
+    the model has no submodule 'boddy' (did you mean 'body'?): name one that gives one vector for each example: 'stem',
+    'body'
+    """
+    if not usable:
+        return f"the model has no submodule {name!r}, and none gives one vector for each example: give no features="
+    near = get_close_matches(name, usable, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    last = ", ".join(map(repr, usable[-_LISTED:]))
+    more = f", or one of {len(usable) - _LISTED} before them in model.named_modules()" if len(usable) > _LISTED else ""
+    return f"the model has no submodule {name!r}{hint}: name one that gives one vector for each example: {last}{more}"
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from wildood.evaluate.selection import Mask, Selection
 from wildood.methods.objective import Batch, Objective, Terms
 from wildood.methods.schedule import Schedule
 from wildood.train.history import Row, row_line
+from wildood.train.interruption import held_back
 from wildood.train.lagrangian import AugmentedLagrangian, MeanConstraints
 from wildood.train.monitor import Monitor, full_constraints
 from wildood.train.progress import logger, progress_bar
@@ -88,7 +89,7 @@ class Training:
         self.began = time.monotonic()
         save_next = self.began + self.checkpoint_seconds
         self.first_step = self.step
-        with progress_bar(self.total, self.step) as bar:
+        with held_back(wanted=self.run is not None) as ctrl_c, progress_bar(self.total, self.step) as bar:
             while self.step < self.total:
                 self._one_step()
                 bar.at(self.step)
@@ -96,8 +97,11 @@ class Training:
                     self._end_epoch()
                 if self.on_step is not None:
                     self.on_step(self.step, self.objective)
-                if self.run is not None and (self.step == self.total or time.monotonic() >= save_next):
+                stop = ctrl_c.came  # read once: what comes while the run is saved stops it after the next step
+                if self.run is not None and (stop or self.step == self.total or time.monotonic() >= save_next):
                     save_next = self._save(self.run)
+                if stop:
+                    break
 
     def _save(self, run: RunDirectory) -> float:
         """Write a checkpoint; when to write the next one, so that saving takes no more than a twentieth of the time."""

@@ -50,10 +50,10 @@ class RunDirectory:
         there, here = _flat(found), _flat(expected)
         differing = [key for key in there | here if there.get(key) != here.get(key)]
         if differing:
-            first, others = differing[0], differing[1:]
+            others = ", ".join(_named(key) for key in differing[1:])
             raise CheckpointError(
-                f"{self.path} belongs to another run: its {first} is {there.get(first)}, this call's is {here.get(first)}"
-                + (f" ({', '.join(others)} differ, too)" if others else "")
+                f"{self.path} belongs to another run: {_difference(differing[0], there, here)}"
+                + (f" (different, too: {others})" if others else "")
                 + ": give the same ones to go on with it, or another directory"
             )
 
@@ -83,6 +83,26 @@ class RunDirectory:
     def restart_history(self, rows: list[Row]) -> None:
         """Make the history file agree with the checkpoint."""
         rewrite_rows(self.history_path, rows)
+
+
+def _named(key: str) -> str:
+    """A part of a run's identity as a person would name it."""
+    if key == "model":
+        return "the starting weights"
+    return f"the {key.removeprefix('data.')} data" if key.startswith("data.") else key
+
+
+def _difference(key: str, there: dict[str, Any], here: dict[str, Any]) -> str:
+    """What differs: of weights and data, of which a run knows hashes, that they do; of a setting, its values.
+
+    >>> _difference("model", {"model": "5d41"}, {"model": "402a"})
+    'the starting weights differ'
+    >>> _difference("seed", {"seed": 0}, {"seed": 1})
+    "its seed is 0, this call's is 1"
+    """
+    if _named(key) == key:
+        return f"its {key} is {there.get(key)}, this call's is {here.get(key)}"
+    return f"{_named(key)} {'differ' if key == 'model' else 'differs'}"
 
 
 def _flat(record: Any, prefix: str = "") -> dict[str, Any]:
