@@ -176,3 +176,43 @@ def test_fingerprint_of_a_part_tells_which_part():
     pool = WildPool(unlabelled_source(numbered(50), "wild"))
     prints = {pool.set_aside(0.1, seed)[0].source.fingerprint() for seed in range(5)}
     assert len(prints) == 5
+
+
+WHOLES = {
+    "pool": lambda: as_wild(np.arange(23.0)[:, None]),
+    "mixture": lambda: WildMixture(id=np.arange(23.0)[:, None], ood=100 + np.arange(11.0)[:, None], pi=0.3),
+    "no OOD": lambda: WildMixture(id=np.arange(23.0)[:, None], ood=100 + np.arange(11.0)[:, None], pi=0.0),
+    "all OOD": lambda: WildMixture(id=np.arange(23.0)[:, None], ood=100 + np.arange(11.0)[:, None], pi=1.0),
+}
+
+
+@pytest.mark.parametrize("wild", WHOLES)
+@pytest.mark.parametrize("world", [2, 3])
+def test_shards_together_draw_what_one_sampler_draws(wild, world):
+    one = WHOLES[wild]().sampler(seed=4)
+    shards = [WHOLES[wild]().sampler(seed=4, rank=rank, world=world) for rank in range(world)]
+    for _ in range(6):
+        parts = [shard.draw(8) for shard in shards]
+        assert all(len(part) == 8 for part in parts)
+        assert torch.cat(parts).flatten().sort().values.equal(one.draw(8 * world).flatten().sort().values)
+
+
+def test_a_shards_state_goes_on_with_another_number_of_shards():
+    shards = [WHOLES["mixture"]().sampler(seed=4, rank=rank, world=2) for rank in range(2)]
+    for shard in shards:
+        shard.draw(6)
+    alone = WHOLES["mixture"]().sampler(seed=0)
+    alone.load_state_dict(shards[1].state_dict())
+    together = torch.cat([shard.draw(6) for shard in shards])
+    assert together.flatten().sort().values.equal(alone.draw(12).flatten().sort().values)
+
+
+@pytest.mark.parametrize(("rank", "world"), [(2, 2), (-1, 2), (0, 0)])
+def test_a_shard_that_does_not_exist_is_refused(rank, world):
+    with pytest.raises(InputError, match=f"rank is {rank} of {world}"):
+        WHOLES["pool"]().sampler(seed=0, rank=rank, world=world)
+
+
+def test_no_more_wild_examples_are_set_aside_than_are_needed():
+    kept, aside = as_wild(np.zeros((150_000, 1), np.uint8)).set_aside(0.1, seed=0)
+    assert (len(kept.pools[0]), len(aside)) == (140_000, 10_000)

@@ -1,6 +1,7 @@
 """Every bad input is a `wildood.InputError` before training starts; and `fit` changes nothing that is the user's."""
 
 import copy
+import logging
 import random
 from types import SimpleNamespace
 
@@ -312,7 +313,7 @@ def test_input_spec_for_what_is_no_image_is_refused(call):
 
 @pytest.mark.parametrize("features", ["nonsense", "head.weight", ""])
 def test_features_that_name_no_submodule_are_refused(call, features):
-    message = f"the model has no submodule '{features}': give one of the names"
+    message = f"the model has no submodule '{features}': name one that gives one vector for each example: 'body.0'"
     refuses(call, message, method=wildood.WoodsAlt(), features=features)
 
 
@@ -358,6 +359,15 @@ def test_a_holdout_that_was_trained_on_is_refused(call, toy):
     refuses(call, "160 of the 160 holdout examples are in labelled, too", holdout=(x, y))
     mixed = np.concatenate([toy.holdout[0], x[:5]]), np.concatenate([toy.holdout[1], y[:5]])
     refuses(call, "5 of the 125 holdout examples are in labelled, too", holdout=mixed)
+
+
+def test_equal_examples_in_wild_and_elsewhere_are_counted(call, toy, caplog):
+    wild = np.concatenate([toy.wild, toy.labelled[0][:7], toy.holdout[0][:1]])
+    with caplog.at_level(logging.WARNING, logger="wildood"), pytest.raises(AssertionError, match="training has started"):
+        call(wild=wild)
+    said = " ".join(record.message for record in caplog.records)
+    assert f"7 of the {len(wild)} wild examples are in labelled, too: the same data twice?" in said
+    assert f"1 of the {len(toy.holdout[0])} holdout examples are in wild, too" in said
 
 
 @pytest.mark.parametrize("last", [nn.Softmax(1), nn.LogSoftmax(1)])

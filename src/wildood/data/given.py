@@ -48,6 +48,11 @@ def labelled_source(data: Any, name: str) -> Source:
     Traceback (most recent call last):
     wildood.errors.InputError: labelled: labels have dtype float64 and shape (4,): give one integer class for each example
     """
+    if isinstance(data, ArraySource):
+        if data.labels is None:
+            raise InputError(f"{name} has no labels: give one integer class for each example")
+        labelled_source((data.examples, data.labels), name)
+        return data
     if isinstance(data, TensorDataset):
         data = data.tensors
     if isinstance(data, np.ndarray | Tensor):

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wildood.data.permutation import Indices, permutation
+
 
 def generator(seed: int, stream: str) -> torch.Generator:
     """A generator of its own for each stream of draws, so that one more draw here changes nothing there.
@@ -42,15 +44,15 @@ def lent_generator(seed: int, stream: str, device: torch.device | str = "cpu") -
         yield
 
 
-def split(length: int, share: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Two disjoint random parts of range(length); the second holds `share` of it, rounded.
+def split(length: int, share: float, rng: torch.Generator, most: int | None = None) -> tuple[Indices, Indices]:
+    """Two disjoint random parts of range(length); the second holds `share` of it, rounded, or `most` if that is less.
 
     >>> kept, aside = split(10, 0.3, generator(0, "doctest"))
     >>> len(kept), len(aside), sorted(kept.tolist() + aside.tolist()) == list(range(10))
     (7, 3, True)
     """
-    order = torch.randperm(length, generator=rng)
-    aside = round(share * length)
+    order = permutation(length, rng)
+    aside = round(share * length) if most is None else min(round(share * length), most)
     return order[aside:], order[:aside]
 
 
@@ -65,20 +67,34 @@ class ShuffledCycle:
     def __init__(self, length: int, rng: torch.Generator) -> None:
         self.length = length
         self._rng = rng
-        self._left = torch.empty(0, dtype=torch.long)
+        self._begin_round()
 
     def take(self, count: int) -> Tensor:
         """The next `count` numbers of the cycle."""
-        while len(self._left) < count:
-            self._left = torch.cat([self._left, torch.randperm(self.length, generator=self._rng)])
-        taken, self._left = self._left[:count], self._left[count:]
-        return taken
+        taken = []
+        while count > self.length - self._place:
+            taken.append(self._here(self.length))
+            count -= len(taken[-1])
+            self._begin_round()
+        return torch.cat([*taken, self._here(self._place + count)])
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the cycle needs to go on where it was."""
-        return {"left": self._left.clone(), "rng": self._rng.get_state()}
+        """Everything the cycle needs to go on where it was: small, whatever the length."""
+        return {"round": self._round.clone(), "place": self._place}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
-        self._left = state["left"].clone()
-        self._rng.set_state(state["rng"])
+        self._rng.set_state(state["round"])
+        self._begin_round()
+        self._place = state["place"]
+
+    def _begin_round(self) -> None:
+        self._round = self._rng.get_state()
+        self._order = permutation(self.length, self._rng)
+        self._place = 0
+
+    def _here(self, end: int) -> Tensor:
+        """The numbers from this place of the round to another one, which becomes this place."""
+        places = torch.arange(self._place, end)
+        self._place = end
+        return self._order[places]

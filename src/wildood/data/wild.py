@@ -7,9 +7,12 @@ import torch
 from torch import Tensor
 
 from wildood.data.given import unlabelled_source
+from wildood.data.permutation import permutation
 from wildood.data.sampling import ShuffledCycle, generator, split
 from wildood.data.sources import Part, Source
 from wildood.errors import InputError
+
+MOST_ASIDE = 10_000  # examples: a share of them is known to half a point, and each is scored after every epoch
 
 
 class WildSampler(Protocol):
@@ -36,8 +39,11 @@ class Wild(Protocol):
         """The sources that batches are drawn from."""
         ...
 
-    def sampler(self, seed: int) -> WildSampler:
-        """Batches of this wild data, in an order that the seed decides."""
+    def sampler(self, seed: int, rank: int = 0, world: int = 1) -> WildSampler:
+        """Batches of this wild data, in an order that the seed decides: of `world` samplers, each draws its own share.
+
+        Together they draw what one sampler draws that is asked for `world` times as many.
+        """
         ...
 
     def set_aside(self, share: float, seed: int) -> tuple[Self, Source]:
@@ -66,13 +72,13 @@ class WildPool:
         """The one source."""
         return (self.source,)
 
-    def sampler(self, seed: int) -> WildSampler:
+    def sampler(self, seed: int, rank: int = 0, world: int = 1) -> WildSampler:
         """Batches in an order that the seed decides."""
-        return _PoolSampler(self.source, seed)
+        return _PoolSampler(self.source, seed, rank, world)
 
     def set_aside(self, share: float, seed: int) -> tuple["WildPool", Source]:
         """The pool without `share` of it, and that share."""
-        kept, aside = split(len(self.source), share, generator(seed, "wild-aside"))
+        kept, aside = split(len(self.source), share, generator(seed, "wild-aside"), MOST_ASIDE)
         if len(aside) == 0:
             raise InputError(f"wild has {len(self.source)} examples, too few to set a share of it aside: give at least 10")
         return WildPool(Part(self.source, kept)), Part(self.source, aside)
@@ -111,15 +117,15 @@ class WildMixture:
         """The ID pool and the OOD pool."""
         return (self.id, self.ood)
 
-    def sampler(self, seed: int) -> WildSampler:
+    def sampler(self, seed: int, rank: int = 0, world: int = 1) -> WildSampler:
         """Batches in an order that the seed decides."""
-        return _MixtureSampler(self, seed)
+        return _MixtureSampler(self, seed, rank, world)
 
     def set_aside(self, share: float, seed: int) -> tuple["WildMixture", Source]:
         """The mixture of the two pools without `share` of each, and one sample of the mixture from those shares."""
         rng = generator(seed, "wild-aside")
-        kept_id, aside_id = split(len(self.id), share, rng)
-        kept_ood, aside_ood = split(len(self.ood), share, rng)
+        kept_id, aside_id = split(len(self.id), share, rng, MOST_ASIDE)
+        kept_ood, aside_ood = split(len(self.ood), share, rng, MOST_ASIDE)
         if (len(aside_ood) == 0 and self.pi > 0) or (len(aside_id) == 0 and self.pi < 1):
             raise InputError("wild is too small to set a share of it aside: give at least 10 ID and 10 OOD examples")
         kept = WildMixture(Part(self.id, kept_id), Part(self.ood, kept_ood), self.pi)
@@ -128,7 +134,7 @@ class WildMixture:
     def whole(self, seed: int) -> Source:
         """One sample of the mixture, as large as the two pools allow."""
         rng = generator(seed, "wild-whole")
-        known, unknown = (Part(pool, torch.randperm(len(pool), generator=rng)) for pool in self.pools)
+        known, unknown = (Part(pool, permutation(len(pool), rng)) for pool in self.pools)
         return _mixture_sample(known, unknown, self.pi, rng)
 
 
@@ -181,12 +187,14 @@ def _mixture_sample(id_part: Part, ood_part: Part, pi: float, rng: torch.Generat
 class _PoolSampler:
     """Batches of one pool, by its shuffled cycle."""
 
-    def __init__(self, pool: Source, seed: int, stream: str = "wild-0") -> None:
+    def __init__(self, pool: Source, seed: int, rank: int, world: int) -> None:
         self._pool = pool
-        self._cycle = ShuffledCycle(len(pool), generator(seed, stream))
+        self._cycle = ShuffledCycle(len(pool), generator(seed, "wild-0"))
+        self._rank, self._world = _shard(rank, world)
 
     def draw(self, count: int) -> Tensor:
-        return self._pool.gather(self._cycle.take(count))[0]
+        everyone = self._cycle.take(self._world * count)
+        return self._pool.gather(everyone[self._rank * count : (self._rank + 1) * count])[0]
 
     def state_dict(self) -> dict[str, Any]:
         return self._cycle.state_dict()
@@ -198,20 +206,23 @@ class _PoolSampler:
 class _MixtureSampler:
     """Batches of two pools, by a coin for each example."""
 
-    def __init__(self, mixture: WildMixture, seed: int) -> None:
-        self._pi = mixture.pi
+    def __init__(self, mixture: WildMixture, seed: int, rank: int, world: int) -> None:
+        self._mixture = mixture
         self._coins = generator(seed, "wild-coins")
-        self._id = _PoolSampler(mixture.id, seed, "wild-0")
-        self._ood = _PoolSampler(mixture.ood, seed, "wild-1")
+        self._id = ShuffledCycle(len(mixture.id), generator(seed, "wild-0"))
+        self._ood = ShuffledCycle(len(mixture.ood), generator(seed, "wild-1"))
+        self._rank, self._world = _shard(rank, world)
 
     def draw(self, count: int) -> Tensor:
-        ood = int((torch.rand(count, generator=self._coins, dtype=torch.float64) < self._pi).sum())
-        if ood == 0:
-            return self._id.draw(count)
-        if ood == count:
-            return self._ood.draw(count)
-        known = self._id.draw(count - ood)
-        return torch.cat([known, self._ood.draw(ood).to(known.device)])
+        coins = torch.rand(self._world * count, generator=self._coins, dtype=torch.float64) < self._mixture.pi
+        begin, end = self._rank * count, (self._rank + 1) * count
+        parts = []
+        for pool, cycle, chosen in ((self._mixture.id, self._id, ~coins), (self._mixture.ood, self._ood, coins)):
+            everyone = cycle.take(int(chosen.sum()))
+            mine = everyone[int(chosen[:begin].sum()) : int(chosen[:end].sum())]
+            if len(mine):
+                parts.append(pool.gather(mine)[0])
+        return torch.cat([part.to(parts[0].device) for part in parts])
 
     def state_dict(self) -> dict[str, Any]:
         return {"coins": self._coins.get_state(), "id": self._id.state_dict(), "ood": self._ood.state_dict()}
@@ -220,3 +231,9 @@ class _MixtureSampler:
         self._coins.set_state(state["coins"])
         self._id.load_state_dict(state["id"])
         self._ood.load_state_dict(state["ood"])
+
+
+def _shard(rank: int, world: int) -> tuple[int, int]:
+    if not 0 <= rank < world:
+        raise InputError(f"rank is {rank} of {world}: give one from 0 to {world - 1}")
+    return rank, world

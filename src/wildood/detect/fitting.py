@@ -7,6 +7,7 @@ from typing import Any, Literal
 from torch import nn
 
 from wildood.data.given import all_labels, check_labels, unlabelled_source
+from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.data.sampling import lent_generator
 from wildood.detect.choosing import choose
@@ -22,6 +23,7 @@ from wildood.detect.network import (
     versions,
 )
 from wildood.detect.preparation import prepare
+from wildood.detect.scoring import warn_of_accuracy
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_alpha
 from wildood.methods.objective import Method
@@ -54,9 +56,9 @@ def fit(
 
     Args:
         model: any module that maps a batch to logits (a tensor, or an output with `.logits`).
-        labelled: `(x, y)` or a dataset of pairs: ID examples with their classes.
-        wild: `x` or a dataset: unlabelled traffic, known and unknown mixed; or a `WildMixture`. A method that trains without
-            (`Godin`) chooses by it, if it is given.
+        labelled: `(x, y)`, a dataset of pairs, or what `open_images` gives: ID examples with their classes.
+        wild: `x`, a dataset, or what `open_images` gives: unlabelled traffic, known and unknown mixed; or a `WildMixture`. A
+            method that trains without (`Godin`) chooses by it, if it is given.
         holdout: `(x, y)` that neither the model nor this fit has trained on. The promise rests on it: without it, a share of
             `labelled` is set aside and nothing is promised.
         method: what to train with; `Woods()` unless given.
@@ -98,16 +100,14 @@ def fit(
         for part in (data.selection, data.threshold):
             check_labels(all_labels(part), "holdout", classes)
         start = start_of(classifier, data.labelled, seed)
-        if start.accuracy < 0.5 and method.uses_wild:
-            logger.warning(
-                "the model is right on %.0f %% of labelled only: start from a trained one (--weights on the command line), "
-                "and check the labels and the scaling of the inputs",
-                100 * start.accuracy,
-            )
+        if method.uses_wild:
+            warn_of_accuracy(start.accuracy, "labelled")
         objective = method.objective(classifier, start)
         if keep == "last" and len(objective.score.candidates()) > 1:
             raise InputError("keep='last' leaves no part of the holdout to choose epsilon by: give epsilon, or keep='best'")
-        how = {"method": {"name": type(method).__name__, **asdict(method)}}  # type: ignore[call-overload]
+        how: dict[str, Any] = {"method": {"name": type(method).__name__, **asdict(method)}}  # type: ignore[call-overload]
+        if isinstance(labelled, Images) and labelled.classes:
+            how["classes"] = list(labelled.classes)
         record = run_record(classifier, schedule, data.fingerprints, **how, alpha=alpha, seed=seed, keep=keep)
         training = Training(
             objective=objective,

@@ -1,12 +1,15 @@
 """A user's data, checked and divided into what a fit trains on and what it does not look at."""
 
+from itertools import combinations
 from typing import Any, NamedTuple
 
-from wildood.data.files import digest
+import numpy as np
+
 from wildood.data.given import labelled_source
 from wildood.data.inputs import InputSpec
+from wildood.data.leaks import contents, shared
 from wildood.data.sampling import generator, split
-from wildood.data.sources import ArraySource, Part, Source, memory_of
+from wildood.data.sources import ArraySource, Part, Source
 from wildood.data.wild import Wild, WildMixture, WildPool, as_wild
 from wildood.detect.detector import Example
 from wildood.errors import InputError
@@ -53,12 +56,12 @@ def prepare(
         fingerprints["wild"] = "+".join(pool.fingerprint() for pool in traffic.pools)
     if isinstance(traffic, WildMixture):
         fingerprints["wild"] += f" at pi = {traffic.pi}"
+    pools = traffic.pools if traffic is not None and uses_wild else ()
+    check_overlap(unseen, [("labelled", known), *(("wild", pool) for pool in pools)])
     if unseen is None:
         known, unseen = set_aside_labelled(known, alpha, schedule.batch, seed, halves=keep == "best")
     else:
         fingerprints["holdout"] = unseen.fingerprint()
-        pools = traffic.pools if traffic is not None and uses_wild else ()
-        check_overlap(unseen, [("labelled", known), *(("wild", pool) for pool in pools)])
     if len(known) < schedule.batch:
         raise InputError(
             f"labelled has {len(known)} examples to train on, fewer than a batch of {schedule.batch}: give more, or a "
@@ -90,22 +93,30 @@ def enough(part: Source, alpha: float, *, halves: bool, instead: str) -> None:
         )
 
 
-def check_overlap(unseen: Source, trained_on: list[tuple[str, Source]]) -> None:
-    """Refuse a holdout that is part of what is trained on; a few equal examples may be chance."""
-    if not isinstance(unseen, ArraySource):
-        return
-    holdout = [digest(memory_of(example)) for example in unseen.examples]
-    distinct = set(holdout)
-    by_chance = 0.01 + 1 - len(distinct) / len(holdout)  # data that repeats itself shares examples with fresh data, too
-    for name, source in trained_on:
-        if isinstance(source, ArraySource):
-            found = distinct.intersection(digest(memory_of(example)) for example in source.examples)
-            shared = sum(example in found for example in holdout)
-            if shared > by_chance * len(holdout):
+def check_overlap(unseen: Source | None, trained_on: list[tuple[str, Source]]) -> None:
+    """Count equal examples in data that should be apart; refuse a holdout that is part of what is trained on."""
+    hashes = [(name, contents(source)) for name, source in trained_on if isinstance(source, ArraySource)]
+    if isinstance(unseen, ArraySource):
+        holdout = contents(unseen)
+        by_chance = (
+            0.01 + 1 - len(np.unique(holdout)) / len(holdout)
+        )  # data that repeats itself shares examples with fresh data
+        for name, others in hashes:
+            found = shared(holdout, others)
+            if found > by_chance * len(holdout):
                 raise InputError(
-                    f"{shared} of the {len(holdout)} holdout examples are in {name}, too: the promise needs examples that "
+                    f"{found} of the {len(holdout)} holdout examples are in {name}, too: the promise needs examples that "
                     "are in no training; give others, or no holdout"
                 )
+            _report(found, len(holdout), "holdout", name)
+    for (name, ones), (other, others) in combinations(reversed(hashes), 2):
+        if name != other:  # not the two pools of a mixture
+            _report(shared(ones, others), len(ones), name, other)
+
+
+def _report(found: int, count: int, name: str, other: str) -> None:
+    if found:
+        logger.warning("%d of the %d %s examples are in %s, too: the same data twice?", found, count, name, other)
 
 
 def set_aside_labelled(known: Source, alpha: float, least_left: int, seed: int, *, halves: bool) -> tuple[Source, Source]:

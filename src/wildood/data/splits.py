@@ -1,0 +1,103 @@
+"""The paper's splits as numbers: which examples are labelled, which are in the wild, which validate and which test."""
+
+import hashlib
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wildood.errors import InputError
+
+Numbers = npt.NDArray[np.int64]
+LABELLED, OOD_TRAINING, VALIDATION = 0.5, 0.7, 0.3
+_PUBLISHED_OOD_VALIDATION, _PUBLISHED_ID_VALIDATION = 10_000, 3_000
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Numbers of examples in the ID training set, the ID test set and the OOD sets.
+
+    Attributes:
+        labelled: of the ID training set.
+        wild_id: of the ID training set, in the wild.
+        holdout: labelled ID examples that nothing trains on: of the ID training set; of the test set if `as_published`.
+        test_id: of the ID test set.
+        wild_ood: of the OOD set (of its training part, if it has official parts), in the wild.
+        validation_ood: of the same set; looked at by `as_published` only, since it stands for OOD labels.
+        test_ood: of the OOD set (of its test part).
+    """
+
+    labelled: Numbers
+    wild_id: Numbers
+    holdout: Numbers
+    test_id: Numbers
+    wild_ood: Numbers
+    validation_ood: Numbers
+    test_ood: Numbers
+
+    def record(self) -> dict[str, Any]:
+        """How many each part has, and a hash of which: to be kept with a run."""
+        return {
+            name: {"count": len(part), "hash": hashlib.blake2b(part.tobytes(), digest_size=8).hexdigest()}
+            for name, part in asdict(self).items()
+        }
+
+
+def paper_split(
+    id_train: int,
+    id_test: int,
+    ood: int | tuple[int, int],
+    seed: int,
+    *,
+    ood_share: float = OOD_TRAINING,
+    as_published: bool = False,
+) -> Split:
+    """Section 4.1: half of the ID training set is labelled, half is in the wild; 70 % of the OOD set is for training.
+
+    Of what is for training, 30 % validates. An OOD set with official parts (SVHN) keeps them: (training, test) examples.
+
+    The holdout is the validating part of the wild ID half, so that no test example chooses anything. `as_published` takes
+    it from the ID test set, and bounds the validating OOD part, as the released code does; its draws are in that code's
+    order: ID training set, OOD set, ID test set.
+
+    Args:
+        id_train: how many examples the ID training set has.
+        id_test: how many the ID test set has.
+        ood: how many the OOD set has, or its official training and test parts.
+        seed: decides the draws.
+        ood_share: the share of the OOD set for training: 0.99 for 300K Random Images.
+        as_published: whether to do what the released code does.
+
+    >>> split = paper_split(50_000, 10_000, 5_640, seed=0)
+    >>> [len(part) for part in (split.labelled, split.wild_id, split.holdout, split.test_id)]
+    [25000, 17500, 7500, 10000]
+    >>> len(split.wild_ood), len(split.validation_ood), len(split.test_ood)
+    (2763, 1184, 1693)
+    """
+    rng = np.random.default_rng(seed)
+    known = _shuffled(id_train, rng)
+    labelled, wild_id = np.split(known, [int(LABELLED * id_train)])
+    if isinstance(ood, tuple):
+        training, test_ood = _shuffled(ood[0], rng), np.arange(ood[1])
+    else:
+        training, test_ood = np.split(_shuffled(ood, rng), [int(ood_share * ood)])
+    validation_count = int(VALIDATION * len(training))
+    if as_published:
+        validation_count = min(validation_count, _PUBLISHED_OOD_VALIDATION)
+    validation_ood, wild_ood = np.split(training, [validation_count])
+    validation_id, wild_id = np.split(wild_id, [int(VALIDATION * len(wild_id))])
+    holdout, test_id = validation_id, np.arange(id_test)
+    if as_published:
+        holdout, test_id = np.split(_shuffled(id_test, rng), [int(_PUBLISHED_ID_VALIDATION / 10_000 * id_test)])
+    found = Split(labelled, wild_id, holdout, test_id, wild_ood, validation_ood, test_ood)
+    empty = [name for name, part in asdict(found).items() if len(part) == 0]
+    if empty:
+        raise InputError(f"{id_train} ID, {id_test} test and {ood} OOD examples leave none for {empty[0]}: give more")
+    return found
+
+
+def _shuffled(count: int, rng: np.random.Generator) -> Numbers:
+    numbers = np.arange(count)
+    rng.shuffle(numbers)
+    return numbers

@@ -1,0 +1,77 @@
+"""The paper's protocol: its counts, nothing in two parts, and nothing of the test set in the holdout."""
+
+import numpy as np
+import pytest
+
+from wildood import InputError
+from wildood.data.splits import paper_split
+
+# How many OOD examples train, validate and test: reported of the released code, which agrees with the paper's shares.
+PUBLISHED = {
+    "textures": (5_640, 0.7, (2_763, 1_184, 1_693)),
+    "lsun": (10_000, 0.7, (4_900, 2_100, 3_000)),
+    "300k": (300_000, 0.99, (287_000, 10_000, 3_000)),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_counts(name):
+    count, share, expected = PUBLISHED[name]
+    split = paper_split(50_000, 10_000, count, seed=10, ood_share=share, as_published=True)
+    assert (len(split.wild_ood), len(split.validation_ood), len(split.test_ood)) == expected
+    assert (len(split.labelled), len(split.wild_id), len(split.holdout), len(split.test_id)) == (
+        25_000,
+        17_500,
+        3_000,
+        7_000,
+    )
+
+
+def test_published_draws_are_in_the_released_order():
+    rng = np.random.default_rng(10)
+    known, unknown, test = np.arange(50_000), np.arange(5_640), np.arange(10_000)
+    for numbers in (known, unknown, test):
+        rng.shuffle(numbers)
+    split = paper_split(50_000, 10_000, 5_640, seed=10, as_published=True)
+    assert np.array_equal(split.labelled, known[:25_000])
+    assert np.array_equal(split.test_ood, unknown[3_947:])
+    assert np.array_equal(split.holdout, test[:3_000])
+    assert np.array_equal(split.test_id, test[3_000:])
+
+
+@pytest.mark.parametrize("as_published", [True, False])
+@pytest.mark.parametrize("ood", [1_000, (1_000, 300)])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_parts_of_a_set_are_disjoint_and_complete(ood, seed, as_published):
+    split = paper_split(2_000, 400, ood, seed, as_published=as_published)
+    train, test = [split.labelled, split.wild_id], [split.test_id]
+    (test if as_published else train).append(split.holdout)
+    assert sorted(np.concatenate(test)) == list(range(400))
+    joined = np.concatenate(train)
+    assert len(set(joined)) == len(joined)
+    assert len(joined) == (2_000 if not as_published else 1_700)
+    unknown = [split.wild_ood, split.validation_ood, *([split.test_ood] if isinstance(ood, int) else [])]
+    assert sorted(np.concatenate(unknown)) == list(range(1_000))
+
+
+def test_official_parts_are_kept():
+    split = paper_split(2_000, 400, (500, 200), seed=0)
+    assert np.array_equal(split.test_ood, np.arange(200))
+    assert len(split.wild_ood) + len(split.validation_ood) == 500
+
+
+def test_the_holdout_is_not_of_the_test_set_unless_published():
+    honest = paper_split(2_000, 400, 1_000, seed=0)
+    assert len(honest.test_id) == 400
+    assert honest.holdout.max() >= 400
+
+
+def test_same_seed_same_split_and_another_seed_another():
+    first, again, other = (paper_split(2_000, 400, 1_000, seed).record() for seed in (0, 0, 1))
+    assert first == again
+    assert all(first[name]["hash"] != other[name]["hash"] for name in ("labelled", "wild_id", "wild_ood", "test_ood"))
+
+
+def test_too_few_examples_are_refused():
+    with pytest.raises(InputError, match="leave none for validation_ood"):
+        paper_split(100, 10, 3, seed=0)
