@@ -32,6 +32,8 @@ _HOMES = {
     "WoodsAlt": "wildood.methods.woods_alt",
     "fit": "wildood.detect.fitting",
     "load": "wildood.detect.storage",
+    "open_images": "wildood.data.opening",
+    "open_set": "wildood.data.catalog",
     "posthoc": "wildood.detect.scoring",
     "pretrain": "wildood.detect.pretraining",
 }
@@ -63,12 +65,16 @@ __all__ = [
     "WoodsAlt",
     "fit",
     "load",
+    "open_images",
+    "open_set",
     "posthoc",
     "pretrain",
 ]
 
 if TYPE_CHECKING:
+    from wildood.data.catalog import open_set
     from wildood.data.inputs import InputSpec
+    from wildood.data.opening import open_images
     from wildood.data.wild import WildMixture
     from wildood.detect.detector import UNKNOWN, Detector
     from wildood.detect.fitting import fit

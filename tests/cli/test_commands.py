@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 import wildood
 from wildood.cli.main import main
+from wildood.data.files import load_state
 from wildood.models.small import MLP
 
 OWN = """
@@ -123,7 +125,7 @@ def test_no_color_is_respected_in_a_terminal():
     assert not colours.search(plain)
 
 
-@pytest.mark.parametrize("command", ["demo", "fit", "score", "show"])
+@pytest.mark.parametrize("command", ["demo", "fit", "pretrain", "score", "show"])
 def test_every_command_has_help(command, capsys):
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
@@ -135,7 +137,12 @@ def test_fit_puts_progress_on_standard_error_and_the_promise_on_standard_output(
     assert fitted.stdout.decode() == (
         "d: false-alarm rate <= 10 % on ID data like the 50 holdout examples (on average over holdouts)\n"
     )
-    assert fitted.stderr.decode().startswith("epoch 1/2")
+    counts = fitted.stderr.decode().split("epoch 1/2")
+    assert counts[0].splitlines() == [
+        "labelled: 120 examples of 2 classes from labelled.npz",
+        "wild: 60 examples from wild.npz",
+        "holdout: 100 examples of 2 classes from holdout.npz",
+    ]
     assert b"\x1b" not in fitted.stderr
     assert {path.name for path in (place / "d").iterdir()} >= {"detector.json", "settings.toml", "run"}
 
@@ -160,6 +167,31 @@ def test_the_settings_that_pretrain_wrote_can_be_passed_back(place):
     assert again.returncode == 0, again.stderr
     first, second = (load_file(place / name / "weights.safetensors") for name in ("p", "p2"))
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_pretrain_says_its_accuracy_when_it_is_called_again_too(place):
+    words = ["pretrain", "--labelled", "labelled.npz", "--model", "own:build", "--augment", "False", "--batch", "32"]
+    words += ["--epochs", "2", "--lr", "0.001", "--set-aside", "0.2", "--out", "accurate"]
+    first, second = wildood_says(place, *words), wildood_says(place, *words)
+    with np.load(place / "accurate" / "set_aside.npz") as aside:
+        x, y = aside["x"], aside["y"]
+    weights = load_file(place / "accurate" / "weights.safetensors")
+    right = ((x @ weights["0.weight"].numpy().T + weights["0.bias"].numpy()).argmax(1) == y).mean()
+    assert first.stdout.decode() == f"accurate/weights.safetensors: accuracy {100 * right:.1f} % on set_aside.npz\n"
+    assert second.stdout == first.stdout
+    assert b"epoch" not in second.stderr  # nothing was trained again
+
+
+def test_the_help_of_pretrain_is_about_pretraining(capsys, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        main(["pretrain", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "--steps N how many steps to train, instead of --epochs. --batch N examples in a step. (default: 128" in shown
+    assert "--epochs N how many epochs to train; or give `steps`. (default: 100)" in shown
+    for untrue in ("(default: None)", "200 if neither", "wild ones"):
+        assert untrue not in shown
 
 
 def test_options_go_before_the_config(place):
@@ -259,8 +291,8 @@ MISTAKES = {
     "size of vectors": ([*OURS, "--size", "8", "8", "--out", "x"], "--size is for images: give --mean and --std, too"),
     "holdout in wild": ([*OURS, "--wild", "holdout.npz", "--out", "x"], "100 of the 100 holdout examples are in wild, too"),
     "a path as a module": ([*FIT, "--model", "./own:build", "--out", "x"], "give module:function"),
-    "no such file": ([*OURS, "--labelled", "no.npz", "--out", "x"], "--labelled no.npz: No such file or directory"),
-    "not arrays": ([*OURS, "--wild", "own.py", "--out", "x"], "--wild own.py is not an .npz or .npy file"),
+    "no such file": ([*OURS, "--labelled", "no.npz", "--out", "x"], "--labelled: no.npz: No such file or directory"),
+    "not arrays": ([*OURS, "--wild", "own.py", "--out", "x"], "--wild: own.py is not of a kind that can be opened"),
     "unknown names": ([*OURS, "--labelled", "odd.npz", "--out", "x"], "no array named x or images"),
     "no such module": ([*FIT, "--model", "nowhere:build", "--out", "x"], "no module named 'nowhere'"),
     "no such function": ([*FIT, "--model", "own:biuld", "--out", "x"], "own has no 'biuld'"),
@@ -275,6 +307,7 @@ MISTAKES = {
     "no config": (["fit", "--config", "no.toml"], "--config no.toml: No such file"),
     "not a detector": (["show", "."], "detector.json cannot be read"),
     "model not named": (["score", "d", "new.npy"], "made with a model of your own"),
+    "no such features": ([*OURS, "--features", "9", "--out", "x"], "no submodule '9': name one that gives one vector"),
     "another run": ([*OURS, "--out", "d", "--seed", "5"], "belongs to another run: its seed is 0"),
 }  # fmt: skip
 
@@ -287,8 +320,12 @@ def test_a_mistake_gives_one_line_and_exit_code_2(fitted, place, mistake, monkey
     assert main(words) == 2
     printed = capsys.readouterr()
     assert message in printed.err
-    assert printed.err.startswith("wildood: ")
-    assert (printed.err.count("\n"), printed.out) == (1, "")
+    *before, last = printed.err.splitlines()
+    assert last.startswith("wildood: ")
+    assert all(
+        re.fullmatch(r"(labelled|wild|holdout): \d+ examples( of \d classes)? from \w+\.npz", line) for line in before
+    )
+    assert printed.out == ""
 
 
 def test_a_mistake_gives_exit_code_2_in_the_shell(place):
@@ -304,8 +341,9 @@ def test_a_bug_shows_its_traceback(place):
     assert b"Traceback" in done.stderr
 
 
-def test_ctrl_c_leaves_a_run_that_goes_on(place):
-    words = [*FIT, "--model", "own:build", "--steps", "20000", "--out", "long"]
+@contextmanager
+def started(place, *words):
+    """A command at work, which does not outlive the test."""
     process = subprocess.Popen(
         [sys.executable, "-m", "wildood", *words],
         cwd=place,
@@ -315,16 +353,37 @@ def test_ctrl_c_leaves_a_run_that_goes_on(place):
         # A shell starts what runs in its background with SIGINT ignored, and children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads here
     )
-    deadline = time.monotonic() + 60
-    while not (place / "long" / "run" / "history.jsonl").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def saved_step(run):
+    return load_state((run / "checkpoint.safetensors").read_bytes())["state"]["step"]
+
+
+@pytest.mark.parametrize("command", ["fit", "pretrain"])
+def test_ctrl_c_leaves_a_run_that_goes_on_from_where_it_was(place, command):
+    pretrain = ["pretrain", "--labelled", "labelled.npz", "--batch", "32", "--augment", "False"]
+    words = [*(FIT if command == "fit" else pretrain), "--model", "own:build", "--steps", "200000"]
+    words += ["--out", f"long-{command}"]
+    run = place / f"long-{command}" / "run"
+    with started(place, *words) as process:
+        deadline = time.monotonic() + 60
+        while not (run / "history.jsonl").exists() or len((run / "history.jsonl").read_bytes().splitlines()) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert b"interrupted; called again, it goes on from its last checkpoint" in errors
+    assert errors.decode().endswith("wildood: interrupted; called again, it goes on from where it was\n")
     assert b"Traceback" not in errors
+    step = saved_step(run)
+    with started(place, *words) as again:
+        resuming = next(line for line in again.stderr if line.startswith((b"resuming", b"epoch")))
+    assert resuming.decode() == f"resuming long-{command}/run at step {step} of 200000\n"
 
 
 def test_a_reader_that_has_had_enough_is_no_error(fitted, place):

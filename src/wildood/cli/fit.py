@@ -7,10 +7,22 @@ from dataclasses import dataclass, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from wildood.cli.arrays import read_inputs, read_pair
+import numpy as np
+
 from wildood.cli.models import read_model
 from wildood.cli.options import named
-from wildood.cli.training import CommonOptions, as_toml, given, parse_with_config, require, schedule_of, settings_of, spec_of
+from wildood.cli.sources import read_labelled, read_wild
+from wildood.cli.training import (
+    CommonOptions,
+    as_toml,
+    given,
+    made_for,
+    parse_with_config,
+    require,
+    schedule_of,
+    settings_of,
+    spec_of,
+)
 from wildood.data.files import write_atomically
 from wildood.detect.detector import Detector
 from wildood.detect.fitting import fit
@@ -46,7 +58,8 @@ class FitOptions(CommonOptions):
     Called again with the same options, a run that was cut off goes on.
 
     Attributes:
-        wild: FILE.npz or FILE.npy: unlabelled traffic, known and unknown mixed.
+        wild: unlabelled traffic, known and unknown mixed: a directory of pictures, a .csv or .jsonl file of paths, FILE.npz,
+            FILE.npy or a named set.
         holdout: like labelled: examples that the model was not trained on. The promise rests on them.
         method: what to train with.
         as_published: do what the released code does, bugs included (woods and woods-alt).
@@ -54,8 +67,8 @@ class FitOptions(CommonOptions):
         keep: the best epoch by wild acceptance on data set aside, or the last.
     """
 
-    wild: Annotated[str | None, named("FILE")] = None
-    holdout: Annotated[str | None, named("FILE")] = None
+    wild: Annotated[str | None, named("DATA")] = None
+    holdout: Annotated[str | None, named("DATA")] = None
     method: Literal["woods", "woods-alt", "oe", "energy-margin", "energy-logistic", "godin"] = "woods"
     as_published: bool = False
     features: Annotated[str | None, named("NAME")] = None
@@ -78,9 +91,13 @@ def run(words: Sequence[str]) -> None:
     method = method_of(options)
     schedule = schedule_of(options, method.schedule())
     model = read_model(options.model, options.weights, options.seed)
-    labelled = read_pair(options.labelled, "--labelled")
-    wild = None if options.wild is None else read_inputs(options.wild, "--wild")
-    holdout = None if options.holdout is None else read_pair(options.holdout, "--holdout")
+    spec_of(options)  # a mistake in it is told before pictures are decoded
+    with shown(verbose=not options.quiet):
+        labelled = read_labelled(options.labelled, "--labelled", options)
+        wild = None if options.wild is None else read_wild(options.wild, "--wild", options, labelled)
+        holdout = None if options.holdout is None else read_labelled(options.holdout, "--holdout", options, labelled)
+        if options.weights is None:
+            options, model = made_for(labelled, options, model)
     detector = fit(
         model,
         labelled,
@@ -105,7 +122,9 @@ def run(words: Sequence[str]) -> None:
             logger.info("no page: it shows wild data, and none was given")
     else:
         before = Detector(Classifier(model, spec_of(options)), EnergyScore(), detector.example)
-        given_data = Given(wild, *(labelled if holdout is None else holdout), is_holdout=holdout is not None)
+        known = labelled if holdout is None else holdout
+        wild_x, known_x, known_y = map(np.asarray, (wild.examples, known.examples, known.labels))
+        given_data = Given(wild_x, known_x, known_y, is_holdout=holdout is not None)
         with shown(verbose=not options.quiet):
             _write_page(options.out, detector, before, given_data, shlex.join(["wildood", "fit", *words]), settings)
 

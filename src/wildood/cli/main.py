@@ -11,6 +11,7 @@ import wildood
 from wildood.errors import WildoodError
 
 COMMANDS = {
+    "data": "the named image sets: list them, get them, check them",
     "demo": "see what it does: digits, two minutes, a table and a page",
     "fit": 'teach a classifier to say "unknown" from wild data',
     "pretrain": "train a classifier, to start from",
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except WildoodError as error:
         return _mistake(str(error))
     except KeyboardInterrupt:
-        resumes = "; called again, it goes on from its last checkpoint" if words[0] in {"fit", "pretrain"} else ""
+        resumes = "; called again, it goes on from where it was" if words[0] in {"fit", "pretrain"} else ""
         sys.stderr.write(f"wildood: interrupted{resumes}\n")
         return INTERRUPTED
     except BrokenPipeError:

@@ -30,6 +30,17 @@ def read_model(text: str, weights: Path | None = None, seed: int = 0) -> nn.Modu
     return model
 
 
+def with_classes(text: str, classes: int) -> str:
+    """The text of a shipped model, with a number of classes if it says none.
+
+    >>> with_classes("resnet20", 3), with_classes("resnet20:classes=7", 3), with_classes("mymodel:build", 3)
+    ('resnet20:classes=3', 'resnet20:classes=7', 'mymodel:build')
+    """
+    if text.partition(":")[0].lower() not in NAMES or "classes=" in text:
+        return text
+    return f"{text}{',' if ':' in text else ':'}classes={classes}"
+
+
 def _shipped(name: str, settings: str) -> nn.Module:
     try:
         pairs = dict(pair.split("=", 1) for pair in settings.split(",")) if settings else {}

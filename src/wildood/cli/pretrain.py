@@ -6,16 +6,29 @@ from dataclasses import dataclass, make_dataclass
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 
-from wildood.cli.arrays import Array, read_pair
 from wildood.cli.models import read_model
 from wildood.cli.options import named
-from wildood.cli.training import CommonOptions, as_toml, parse_with_config, require, schedule_of, settings_of, spec_of
+from wildood.cli.sources import read_labelled
+from wildood.cli.training import (
+    CommonOptions,
+    as_toml,
+    made_for,
+    parse_with_config,
+    require,
+    schedule_of,
+    settings_of,
+    spec_of,
+)
 from wildood.data.files import dump_tensors, write_array_file, write_atomically
+from wildood.data.images import Images
 from wildood.data.sampling import generator, split
 from wildood.detect.pretraining import pretrain
 from wildood.errors import InputError
 from wildood.methods.schedule import Schedule
+from wildood.train.history import read_rows
+from wildood.train.progress import shown
 
 
 @dataclass(frozen=True)
@@ -27,14 +40,19 @@ class PretrainOptions(CommonOptions):
     Attributes:
         set_aside: the share of labelled that is not trained on: it is written to set_aside.npz, the rest to trained_on.npz,
             which are the --holdout and --labelled of a later wildood fit.
+        steps: how many steps to train, instead of --epochs.
+        batch: examples in a step.
     """
 
     set_aside: Annotated[float | None, named("SHARE")] = None
+    # Not with the other settings of the schedule, whose help is about a fit: 200 steps, and wild examples beside.
+    steps: Annotated[int | None, named("N")] = None
+    batch: Annotated[int | None, named("N", f"(default: {Schedule.pretraining().batch})")] = None
 
 
 Options: Any = make_dataclass(
     "Options",
-    settings_of(Schedule, default=Schedule.pretraining(), without=("duals", "epoch")),
+    settings_of(Schedule, default=Schedule.pretraining(), without=("steps", "batch", "duals", "epoch")),
     bases=(PretrainOptions,),
     frozen=True,
     namespace={"__doc__": PretrainOptions.__doc__},
@@ -46,10 +64,15 @@ def run(words: Sequence[str]) -> None:
     options = parse_with_config(Options, "pretrain", words)
     require(options, "pretrain", ("labelled", "model", "out"))
     schedule = schedule_of(options, Schedule.pretraining())
-    labelled, aside = _divide(read_pair(options.labelled, "--labelled"), options.set_aside, options.seed)
-    rows: list[dict[str, float]] = []
+    model = read_model(options.model, options.weights, options.seed)
+    spec_of(options)  # a mistake in it is told before pictures are decoded
+    with shown(verbose=not options.quiet):
+        given = read_labelled(options.labelled, "--labelled", options)
+        if options.weights is None:
+            options, model = made_for(given, options, model)
+    labelled, aside = _divide(given, options.set_aside, options.seed)
     model = pretrain(
-        read_model(options.model, options.weights, options.seed),
+        model,
         labelled,
         aside,
         schedule=schedule,
@@ -57,24 +80,24 @@ def run(words: Sequence[str]) -> None:
         run_dir=options.out / "run",
         seed=options.seed,
         verbose=not options.quiet,
-        on_epoch=rows.append,
     )
     write_atomically(options.out / "weights.safetensors", dump_tensors(model.state_dict()))
     write_atomically(options.out / "settings.toml", as_toml(options, "pretrain", schedule).encode())
     if aside is not None:
         for name, (x, y) in (("trained_on", labelled), ("set_aside", aside)):
             write_array_file(options.out / f"{name}.npz", x=x, y=y)
-    accuracy = f": accuracy {100 * rows[-1]['accuracy']:.1f} % on set_aside.npz" if rows and "accuracy" in rows[-1] else ""
+    last = read_rows(options.out / "run" / "history.jsonl")[-1]  # of a run that was finished before, too
+    accuracy = f": accuracy {100 * last['accuracy']:.1f} % on set_aside.npz" if "accuracy" in last else ""
     sys.stdout.write(f"{options.out / 'weights.safetensors'}{accuracy}\n")
 
 
-def _divide(
-    labelled: tuple[Array, Array], share: float | None, seed: int
-) -> tuple[tuple[Array, Array], tuple[Array, Array] | None]:
+def _divide(given: Images, share: float | None, seed: int) -> tuple[Any, Any]:
     """What is trained on, and what is not."""
     if share is None:
-        return labelled, None
-    if not 0 < share < 1 or round(share * len(labelled[1])) == 0:
+        return given, None
+    x, y = np.asarray(given.examples), np.asarray(given.labels)
+    if not 0 < share < 1 or round(share * len(y)) == 0:
         raise InputError(f"--set-aside is {share}: give a share of labelled, such as 0.1")
-    kept, aside = (part.sort().values.numpy() for part in split(len(labelled[1]), share, generator(seed, "set-aside")))
-    return (labelled[0][kept], labelled[1][kept]), (labelled[0][aside], np.asarray(labelled[1])[aside])
+    parts = split(len(y), share, generator(seed, "set-aside"))
+    kept, aside = (np.sort(part[torch.arange(len(part))].numpy()) for part in parts)
+    return (x[kept], y[kept]), (x[aside], y[aside])

@@ -11,9 +11,10 @@ from typing import Annotated, Literal
 
 import tyro
 
-from wildood.cli.arrays import read_inputs
 from wildood.cli.models import read_model
 from wildood.cli.options import named, parse
+from wildood.cli.sources import read_like
+from wildood.cli.training import DATA_ROOT
 from wildood.data.files import write_atomically
 from wildood.detect.storage import load
 from wildood.errors import InputError
@@ -27,10 +28,12 @@ class ScoreOptions:
 
     Attributes:
         detector: the directory that fit wrote.
-        examples: FILE.npz or FILE.npy (FILE.npz:name for one of several arrays), or - for standard input.
+        examples: a directory of pictures, a .csv or .jsonl file of paths, FILE.npz or FILE.npy (FILE.npz:name for one of
+            several arrays), - for standard input, or a named set.
         model: module:function, for a detector of a model of your own: no code is imported because a file says so.
         format: csv with a header, or jsonl with one object in each line.
         out: a file to write to, or - for standard output.
+        skip_broken: leave out pictures that cannot be read, instead of stopping.
     """
 
     detector: Annotated[Path, tyro.conf.Positional, named("DETECTOR")]
@@ -38,19 +41,23 @@ class ScoreOptions:
     model: Annotated[str | None, named("MODULE:FUNCTION")] = None
     format: Literal["csv", "jsonl"] = "csv"
     out: Annotated[str, named("FILE")] = "-"
+    skip_broken: bool = False
+    data_root: Annotated[Path | None, named("DIRECTORY", help=DATA_ROOT)] = None
 
 
 def run(words: Sequence[str]) -> None:
-    """Write example, score, decision (known or unknown) and the classifier's class for each example."""
+    """Write example (its file, or its number), score, decision (known or unknown) and the classifier's class for each."""
     options = parse(ScoreOptions, "score", words)
     if options.out != "-" and (Path(options.out).is_dir() or not Path(options.out).parent.is_dir()):
         what = "is a directory" if Path(options.out).is_dir() else "is in a directory that does not exist"
         raise InputError(f"--out {options.out} {what}: give a file, or - for standard output")
     detector = load(options.detector, model=None if options.model is None else read_model(options.model))
-    x = read_inputs(options.examples, "examples")
-    scores, classes = detector.score_and_classify(x)
+    images = read_like(detector, options.examples, "examples", options)
+    scores, classes = detector.score_and_classify(images)
     decisions = ["known" if accepted else "unknown" for accepted in detector.accepts(scores)]
-    rows = zip(range(len(scores)), (float(score) for score in scores), decisions, classes.tolist(), strict=True)
+    names = detector.record.get("classes")
+    said = classes.tolist() if names is None else [names[number] for number in classes]
+    rows = zip(images.names or range(len(scores)), (float(score) for score in scores), decisions, said, strict=True)
     text = io.StringIO()
     if options.format == "csv":
         writer = csv.writer(text, lineterminator="\n")

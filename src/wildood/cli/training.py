@@ -8,12 +8,18 @@ from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replac
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
+import numpy as np
 import tyro
+from torch import nn
 
+from wildood.cli.models import read_model, with_classes
 from wildood.cli.options import named, parse
+from wildood.cli.sources import colours
+from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.errors import InputError
 from wildood.methods.schedule import Schedule
+from wildood.train.progress import logger
 
 METAVARS: dict[Any, str] = {
     float: "NUMBER",
@@ -24,8 +30,12 @@ METAVARS: dict[Any, str] = {
     tuple[float, ...]: "NUMBER [NUMBER ...]",
 }
 
-LABELLED = "FILE.npz with x and y (or images and labels, or FILE.npz:x,y): ID examples with their classes."
+LABELLED = (
+    "ID examples with their classes: a directory with one folder of pictures for each class, a .csv or .jsonl file of paths "
+    "and labels, FILE.npz with x and y (or images and labels, or FILE.npz:x,y), or a named set such as cifar10:train."
+)
 MODEL = "resnet20, wideresnet, smallcnn:classes=7, mlp:inputs=4,classes=3, or module:function of your own."
+DATA_ROOT = "of named sets and decoded pictures (default: $WILDOOD_DATA, or the user's cache)."
 CONFIG = "a TOML file with the same names as these options; options on the command line go first."
 
 
@@ -33,7 +43,7 @@ CONFIG = "a TOML file with the same names as these options; options on the comma
 class CommonOptions:
     """Options of every command that trains."""
 
-    labelled: Annotated[str | None, named("FILE", help=LABELLED)] = None
+    labelled: Annotated[str | None, named("DATA", help=LABELLED)] = None
     model: Annotated[str | None, named("MODEL", help=MODEL)] = None
     weights: Annotated[Path | None, named("FILE", help="weights to start from, as safetensors.")] = None
     out: Annotated[Path | None, named("DIRECTORY", help="the directory to write to.")] = None
@@ -42,6 +52,8 @@ class CommonOptions:
     std: Annotated[tuple[float, ...] | None, named("NUMBER [NUMBER ...]", help="of each channel, for uint8 images.")] = None
     layout: Annotated[Literal["NHWC", "NCHW"], tyro.conf.arg(help="where the channels of the images are.")] = "NHWC"
     size: Annotated[tuple[int, int] | None, named("HEIGHT WIDTH", help="to resize images to.")] = None
+    skip_broken: Annotated[bool, tyro.conf.arg(help="leave out pictures that cannot be read, instead of stopping.")] = False
+    data_root: Annotated[Path | None, named("DIRECTORY", help=DATA_ROOT)] = None
     seed: Annotated[int, tyro.conf.arg(help="decides every random draw.")] = 0
     quiet: Annotated[bool, tyro.conf.arg(help="show no progress.")] = False
 
@@ -121,6 +133,21 @@ def spec_of(options: Any) -> InputSpec | None:
     return InputSpec(layout=options.layout, mean=options.mean, std=options.std, size=options.size)
 
 
+def made_for(labelled: Images, options: Any, model: nn.Module) -> tuple[Any, nn.Module]:
+    """Options and model for data that the model has yet to learn: its colours, if none are given, and its named classes."""
+    is_images = labelled.examples.dtype == np.uint8 and labelled.examples.ndim == 4 and options.layout == "NHWC"
+    if is_images and options.mean is None and options.std is None:
+        mean, std = colours(labelled)
+        logger.info(
+            "mean %s and std %s of each channel: measured on labelled", *(" ".join(map(str, v)) for v in (mean, std))
+        )
+        options = replace(options, mean=mean, std=std)
+    text = with_classes(options.model, len(labelled.classes)) if labelled.classes else options.model
+    if text != options.model:
+        options, model = replace(options, model=text), read_model(text, None, options.seed)
+    return options, model
+
+
 def parse_with_config(cls: Any, command: str, words: Sequence[str], bound: Sequence[type[Any]] = ()) -> Any:
     """The options that the words give, and before them those of the file that --config names.
 
@@ -155,7 +182,7 @@ def _read_toml(path: Path, known: set[str], command: str) -> dict[str, Any]:
 
 def _as_words(content: dict[str, Any], cls: Any) -> list[str]:
     """Settings of a file as they would be typed, so that the same checks hold for both."""
-    flags = {"as_published", "quiet"} & {option.name for option in fields(cls)}
+    flags = {"as_published", "quiet", "skip_broken"} & {option.name for option in fields(cls)}
     words: list[str] = []
     for name, value in content.items():
         option = f"--{name.replace('_', '-')}"

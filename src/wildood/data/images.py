@@ -2,9 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from numbers import Integral
+from typing import Any, Literal, get_args
 
 from wildood.data.sources import ArraySource
+from wildood.errors import InputError
+
+How = Literal["cover", "centre", "published"]
 
 
 @dataclass(frozen=True)
@@ -12,16 +16,31 @@ class Framing:
     """How a picture of any size and mode becomes an array of a fixed shape.
 
     Attributes:
-        size: height and width; None takes pictures as they are, which must then all have one size.
-        how: "cover" resizes until the shorter side fits (bilinear, antialiased) and crops the centre; "centre" crops the
-            centre without resizing; "published" pads by 4 pixels of the mean colour and crops at a place that the file's
-            name decides, as the released code does with LSUN-C.
+        size: height and width, or one number for both; None takes pictures as they are, if they all have one size.
+        how: "cover" resizes until the picture just covers the size (bilinear, antialiased) and crops the centre;
+            "centre" crops the centre without resizing; "published" pads by 4 pixels of the mean colour and crops at a
+            place that the file's name decides, as the released code does with LSUN-C.
         channels: 3 for RGB, 1 for grey.
+
+    >>> Framing(32).size
+    (32, 32)
+    >>> Framing(32, "stretch")
+    Traceback (most recent call last):
+    wildood.errors.InputError: how is 'stretch': give 'cover', 'centre' or 'published'
     """
 
-    size: tuple[int, int] | None = None
-    how: Literal["cover", "centre", "published"] = "cover"
+    size: tuple[int, int] | int | None = None
+    how: How = "cover"
     channels: Literal[1, 3] = 3
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", _height_and_width(self.size))
+        if self.how not in get_args(How):
+            raise InputError(f"how is {self.how!r}: give 'cover', 'centre' or 'published'")
+        if self.how == "published" and self.size is None:
+            raise InputError("how is 'published' but there is no size: give height and width to cut, such as size=32")
+        if self.channels not in {1, 3}:
+            raise InputError(f"channels is {self.channels!r}: give 3 for colour or 1 for grey")
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +50,15 @@ class Images(ArraySource):
     Attributes:
         where: where they came from, as the user named it.
         classes: the names of the classes, in the order of the labels; empty where they have none.
-        names: the file of each example; empty for arrays.
+        names: the file of each example, below the folder or as the manifest has it; empty for arrays.
         broken: the files that were left out because they cannot be read.
         content: a text that is another one when the examples are, where it is known without reading them all.
+        unlabelled: what to do to get labels, where there are none.
+
+    >>> import numpy as np
+    >>> images = Images(np.zeros((2, 4, 4, 3), np.uint8), np.array([0, 1]), where="pets", classes=("cat", "dog"))
+    >>> len(images), images.classes[images.labels[1]]
+    (2, 'dog')
     """
 
     where: str = ""
@@ -41,7 +66,26 @@ class Images(ArraySource):
     names: Sequence[str] = field(default=(), repr=False)
     broken: tuple[str, ...] = ()
     content: str = ""
+    unlabelled: str = ""
 
     def fingerprint(self) -> str:
-        """The content's text, or a hash of every byte."""
+        """The content's text, or that of the arrays.
+
+        >>> import numpy as np
+        >>> Images(np.zeros((2, 3)), content="c0ffee").fingerprint()
+        'c0ffee'
+        """
         return self.content or ArraySource.fingerprint(self)
+
+
+def _height_and_width(size: Any) -> tuple[int, int] | None:
+    if size is None:
+        return None
+    sides = (size, size) if isinstance(size, Integral) else size
+    if not (isinstance(sides, tuple | list) and len(sides) == 2 and all(_is_length(side) for side in sides)):
+        raise InputError(f"size is {size!r}: give a number of pixels, or a height and a width, as in 32 or (32, 48)")
+    return int(sides[0]), int(sides[1])
+
+
+def _is_length(side: Any) -> bool:
+    return isinstance(side, Integral) and not isinstance(side, bool) and int(side) > 0

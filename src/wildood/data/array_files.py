@@ -1,0 +1,107 @@
+"""Arrays from files: FILE.npy, FILE.npz, FILE.npz:x or FILE.npz:x,y, or - for standard input."""
+
+import io
+import re
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wildood.data.images import Images
+from wildood.errors import InputError
+
+Array = np.ndarray[Any, Any]
+X_NAMES, Y_NAMES = ("x", "images", "inputs", "features"), ("y", "labels", "targets")
+_NAMED = re.compile(r"(-|.*\.np[yz])(?::(.*))?", re.DOTALL | re.IGNORECASE)
+
+
+def names_arrays(text: str) -> bool:
+    """Whether a text names arrays.
+
+    >>> [names_arrays(text) for text in ("a.npy", "a.npz:x,y", "-", "photos", "photos.csv")]
+    [True, True, True, False, False]
+    """
+    return _NAMED.fullmatch(text) is not None
+
+
+def open_arrays(text: str) -> Images:
+    """The inputs that a text names, with labels where there are any; an .npy file is mapped, not read.
+
+    Their names in an .npz file are found (x and y, images and labels) or given behind a colon.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     np.savez(f"{place}/a.npz", features=np.zeros((3, 2)), labels=np.array([0, 1, 1]))
+    ...     open_arrays(f"{place}/a.npz").labels
+    array([0, 1, 1])
+    """
+    place, names = _place_and_names(text)
+    with _opened(place) as arrays:
+        held = list(arrays)
+        x = _pick(arrays, names[:1] or (held if len(held) == 1 else X_NAMES), place, text)
+        labelled = bool(names[1:]) or (not names and len(held) > 1 and any(name in held for name in Y_NAMES))
+        y = _pick(arrays, names[1:] or Y_NAMES, place, text) if labelled else None
+    if x.ndim == 0 or (y is not None and y.ndim == 0):
+        raise InputError(f"{text} holds a single number: give at least one example, along the first axis")
+    if y is not None and len(x) != len(y):
+        raise InputError(f"{text}: {len(x)} examples but {len(y)} labels: give as many of one as of the other")
+    return Images(x, y, where=text, unlabelled="" if y is not None else _how_to_label(held, place))
+
+
+def _place_and_names(text: str) -> tuple[str, tuple[str, ...]]:
+    found = _NAMED.fullmatch(text)
+    if found is None or found[2] is None or Path(text).exists():
+        return text, ()
+    names = tuple(found[2].split(","))
+    if not all(names) or len(names) > 2:
+        raise InputError(f"{text}: name the inputs, or the inputs and the labels, as in {found[1]}:x or {found[1]}:x,y")
+    return found[1], names
+
+
+@contextmanager
+def _opened(place: str) -> Iterator[Mapping[str, Array]]:
+    try:
+        with nullcontext(io.BytesIO(sys.stdin.buffer.read())) if place == "-" else Path(place).open("rb") as file:
+            is_archive = file.read(2) == b"PK"
+            file.seek(0)
+            if is_archive:  # of which numpy reads those arrays that are asked for
+                with np.load(file, allow_pickle=False) as arrays:
+                    yield arrays
+            elif place == "-":
+                yield {"x": np.load(file, allow_pickle=False)}
+            else:
+                yield {"x": np.load(place, mmap_mode="r", allow_pickle=False)}
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(f"{place}: {error.strerror or error}: give the path of a file that is there") from error
+    except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise _no_arrays(place) from error
+
+
+def _pick(arrays: Mapping[str, Array], names: Sequence[str], place: str, text: str) -> Array:
+    for name in names:
+        if name in arrays:
+            found = arrays[name]
+            if not isinstance(found, np.ndarray):
+                raise _no_arrays(place)
+            return found
+    raise InputError(
+        f"{text}: no array named {' or '.join(names)}, it holds {', '.join(arrays)}: name one, as in "
+        f"{place}:{','.join(list(arrays)[:2])}"
+    )
+
+
+def _how_to_label(names: Sequence[str], place: str) -> str:
+    if len(names) > 1:
+        return f"it holds {', '.join(names)}: name the inputs and the labels, as in {place}:{names[0]},{names[1]}"
+    return "save x and y together, as numpy.savez does"
+
+
+def _no_arrays(place: str) -> InputError:
+    return InputError(f"{place} is not an .npz or .npy file of plain arrays: numpy.savez writes one")

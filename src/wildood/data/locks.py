@@ -1,0 +1,56 @@
+"""A lock that processes hold on a file; the system lets go of it when a process ends, however it ends."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+if sys.platform != "win32":
+    import fcntl
+
+_LOGGER = logging.getLogger("wildood")
+
+
+@contextmanager
+def locked(path: Path, *, shared: bool = False, waiting: str = "") -> Iterator[bool]:
+    """Hold a lock, alone or shared; gives False if it is not to be had, as where a file system knows no locks.
+
+    If another process has it, `waiting` is told to the log and the lock is waited for; without that text it is not.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place, locked(Path(place) / "lock") as first:
+    ...     with locked(Path(place) / "lock") as second:
+    ...         first, second
+    (True, False)
+    """
+    file = _opened(path)
+    try:
+        yield file is not None and _lock(file, waiting, shared=shared)
+    finally:
+        if file is not None:
+            file.close()
+
+
+def _opened(path: Path) -> IO[bytes] | None:
+    for mode in ("ab", "rb"):  # in a read-only place, readers may share a lock that is there
+        with suppress(OSError):
+            return path.open(mode)
+    return None
+
+
+def _lock(file: IO[bytes], waiting: str, *, shared: bool) -> bool:
+    if sys.platform == "win32":
+        return False
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if waiting:
+            _LOGGER.info(waiting)
+            fcntl.flock(file, kind)
+        return bool(waiting)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,150 @@
+"""Folders of pictures through the command line: every file is used, or named."""
+
+import csv
+import io
+import json
+import tomllib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from wildood.cli.main import main
+
+COLOURS = {"grass": (30, 160, 40), "sky": (90, 140, 230)}
+SMALL = ["--batch", "16", "--steps", "2", "--alpha", "0.2"]
+
+
+def picture(rng, colour):
+    height, width = rng.integers(20, 60, 2)
+    noise = rng.normal(0, 12, (height, width, 3))
+    return Image.fromarray(np.clip(np.array(colour) + noise, 0, 255).astype(np.uint8))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    place = tmp_path_factory.mktemp("pictures")
+    rng = np.random.default_rng(0)
+    for part, count in (("photos", 24), ("held", 12)):
+        for name, colour in COLOURS.items():
+            (place / part / name).mkdir(parents=True)
+            for number in range(count):
+                picture(rng, colour).save(place / part / name / f"{number}.{('jpg', 'png')[number % 2]}")
+    (place / "inbox" / "monday").mkdir(parents=True)
+    for number in range(20):
+        picture(rng, [*COLOURS.values(), (200, 30, 30)][number % 3]).save(place / "inbox" / "monday" / f"in {number}.png")
+    return place
+
+
+@pytest.fixture
+def place(files, tmp_path, monkeypatch):
+    monkeypatch.setenv("WILDOOD_DATA", str(tmp_path / "cache"))
+    monkeypatch.chdir(files)
+    return tmp_path
+
+
+FIT = ["fit", "--labelled", "photos/", "--wild", "inbox/", "--model", "resnet20"]
+
+
+def test_folders_of_mixed_pictures_make_a_detector_that_names_files_and_classes(place, capsys):
+    assert main([*FIT, "--holdout", "held", *SMALL, "--out", str(place / "d")]) == 0
+    said = capsys.readouterr()
+    assert "labelled: 48 examples of 2 classes from photos" in said.err
+    assert "wild: 20 examples from inbox" in said.err
+    assert "holdout: 24 examples of 2 classes from held" in said.err
+    record = json.loads((place / "d" / "detector.json").read_text())["record"]
+    assert record["classes"] == ["grass", "sky"]
+    settings = tomllib.loads((place / "d" / "settings.toml").read_text())
+    means = np.mean(list(COLOURS.values()), axis=0) / 255
+    assert settings["mean"] == pytest.approx(means, abs=0.02)
+    assert main(["score", str(place / "d"), "inbox"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert sorted(row["example"] for row in rows) == sorted(f"monday/in {number}.png" for number in range(20))
+    assert {row["class"] for row in rows} <= set(COLOURS)
+
+
+def test_settings_with_measured_colours_can_be_passed_back(place, capsys):
+    assert main([*FIT, *SMALL, "--out", str(place / "d")]) == 0
+    assert main(["fit", "--config", str(place / "d" / "settings.toml"), "--out", str(place / "again")]) == 0
+    first, second = (json.loads((place / name / "detector.json").read_text()) for name in ("d", "again"))
+    assert first["weights"] == second["weights"]
+
+
+def test_pretrain_reads_folders(place, capsys):
+    words = [
+        "pretrain",
+        "--labelled",
+        "photos",
+        "--model",
+        "resnet20",
+        "--set-aside",
+        "0.25",
+        "--batch",
+        "16",
+        "--steps",
+        "2",
+    ]
+    assert main([*words, "--out", str(place / "p")]) == 0
+    with np.load(place / "p" / "trained_on.npz") as kept, np.load(place / "p" / "set_aside.npz") as aside:
+        assert (kept["x"].shape, aside["x"].shape) == ((36, 32, 32, 3), (12, 32, 32, 3))
+    fit = ["fit", "--labelled", str(place / "p" / "trained_on.npz"), "--wild", "inbox", "--model", "resnet20:classes=2"]
+    weights = ["--weights", str(place / "p" / "weights.safetensors")]
+    weights += ["--mean", "0.3", "0.5", "0.5", "--std", "0.2", "0.2", "0.2"]
+    assert main([*fit, *weights, *SMALL, "--out", str(place / "d")]) == 0
+
+
+def test_a_broken_picture_stops_with_its_name_and_can_be_left_out(place, files, capsys):
+    broken = files / "inbox" / "monday" / "torn.jpg"
+    broken.write_bytes((files / "photos" / "sky" / "0.jpg").read_bytes()[:200])
+    try:
+        assert main([*FIT, *SMALL, "--out", str(place / "d")]) == 2
+        said = capsys.readouterr().err
+        assert "torn.jpg" in said
+        assert "--skip-broken" in said
+        assert main([*FIT, *SMALL, "--skip-broken", "--out", str(place / "d")]) == 0
+        said = capsys.readouterr().err
+        assert "inbox: files left out because they cannot be read: 1, such as monday/torn.jpg" in said
+        assert "wild: 20 examples from inbox" in said
+    finally:
+        broken.unlink()
+
+
+def test_a_folder_without_classes_is_no_labelled_data(place, files, capsys):
+    assert (
+        main(["fit", "--labelled", "inbox/monday", "--wild", "inbox", "--model", "resnet20", "--out", str(place / "d")]) == 2
+    )
+    assert "inbox/monday has no labels: put the pictures of each class into a folder of their own" in capsys.readouterr().err
+
+
+def test_a_holdout_with_some_of_the_classes_keeps_their_numbers(place, files, capsys):
+    only = place / "only"
+    only.mkdir()
+    (only / "sky").symlink_to(files / "held" / "sky")
+    assert main([*FIT, "--holdout", str(only), "--keep", "last", *SMALL, "--out", str(place / "d")]) == 0
+    (only / "sea").symlink_to(files / "held" / "grass")
+    assert main([*FIT, "--holdout", str(only), *SMALL, "--out", str(place / "d2")]) == 2
+    assert "has a class 'sea' that photos has not" in capsys.readouterr().err
+
+
+def test_arrays_and_pictures_go_together(place, capsys):
+    rng = np.random.default_rng(1)
+    np.savez(place / "known.npz", x=rng.integers(0, 256, (48, 24, 24, 3), dtype=np.uint8), y=rng.integers(0, 2, 48))
+    words = [
+        "fit",
+        "--labelled",
+        str(place / "known.npz"),
+        "--wild",
+        "inbox",
+        "--model",
+        "smallcnn:channels=3,classes=2,size=24",
+    ]
+    assert main([*words, *SMALL, "--out", str(place / "d")]) == 0
+    assert json.loads((place / "d" / "detector.json").read_text())["example"]["shape"] == [24, 24, 3]
+
+
+def test_a_named_set_works_and_a_missing_one_says_how_to_get_it(place, capsys):
+    words = ["fit", "--labelled", "digits", "--wild", "digits", "--model", "smallcnn", *SMALL]
+    assert main([*words, "--out", str(place / "d")]) == 0
+    assert "wild examples are in labelled, too" in capsys.readouterr().err
+    assert main(["fit", "--labelled", "cifar10:train", "--wild", "inbox", "--model", "resnet20", "--out", "x"]) == 2
+    assert "wildood data get cifar10" in capsys.readouterr().err
