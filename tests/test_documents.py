@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 
 import wildood
@@ -56,6 +57,7 @@ def names():
     return {
         "model": model,
         "hf_model": HuggingFaceStyle(),
+        "photo_model": SmallCNN(channels=3, classes=2, size=32, width=4, hidden=8),
         "image_model": SmallCNN(channels=3, classes=3, width=4, hidden=8),
         "processor": lambda given, return_tensors: {"pixel_values": given.transpose(0, 3, 1, 2).astype("float32") / 255},
         "x": x,
@@ -76,9 +78,20 @@ def names():
     }
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+def draw_pictures(place):
+    rng = np.random.default_rng(0)
+    for folder, count in (("photos/cat", 40), ("photos/dog", 40), ("inbox", 30)):
+        (place / folder).mkdir(parents=True)
+        for number in range(count):
+            shape = (*rng.integers(32, 48, 2), 3)
+            Image.fromarray(rng.integers(0, 256, shape, dtype=np.uint8)).save(place / folder / f"{number}.png")
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, "docs/data.md"])
 def test_the_python_blocks_run_one_after_the_other(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WILDOOD_DATA", str(tmp_path / "data"))
+    draw_pictures(tmp_path)
     monkeypatch.setattr("wildood.methods.woods.Schedule", lambda **_: Schedule(steps=3, batch=32))
     torch.manual_seed(0)
     space = names()
@@ -140,7 +153,7 @@ def test_what_is_to_be_made_can_be_made(document):
     assert {"demo", "test"} <= set(targets)
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, "docs/method.md", "docs/results.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("document", [*DOCUMENTS, "docs/data.md", "docs/method.md", "docs/results.md", "CONTRIBUTING.md"])
 def test_every_link_within_the_project_leads_somewhere(document):
     path = ROOT / document
     for target in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):

@@ -232,7 +232,7 @@ def test_a_warning_survives_quiet(place):
     assert done.returncode == 0, done.stderr
     lines = done.stderr.decode().splitlines()
     assert len([line for line in lines if line.startswith("epoch")]) == 0
-    assert "of labelled only: start from a trained one (--weights on the command line)" in lines[0]
+    assert "of labelled only: start from a trained one (pretrain makes one; --weights on the command line)" in lines[0]
 
 
 def test_score_gives_a_line_for_each_example_as_the_library_does(fitted, place):

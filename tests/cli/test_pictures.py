@@ -103,7 +103,7 @@ def test_a_broken_picture_stops_with_its_name_and_can_be_left_out(place, files, 
         assert "--skip-broken" in said
         assert main([*FIT, *SMALL, "--skip-broken", "--out", str(place / "d")]) == 0
         said = capsys.readouterr().err
-        assert "inbox: files left out because they cannot be read: 1, such as monday/torn.jpg" in said
+        assert "inbox: 1 left out because they cannot be read:\n  monday/torn.jpg (" in said
         assert "wild: 20 examples from inbox" in said
     finally:
         broken.unlink()

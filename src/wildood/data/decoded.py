@@ -14,6 +14,7 @@ from wildood.data.stored import Stored, key_of, open_stored, source_of
 from wildood.errors import InputError
 
 _LOGGER = logging.getLogger("wildood")
+_LISTED = 20  # broken files by their names in the log; all of them are in Images.broken
 
 
 def open_decoded(listing: Listing, framing: Framing, root: Path, *, skip_broken: bool, workers: int) -> Images:
@@ -42,8 +43,11 @@ def open_decoded(listing: Listing, framing: Framing, root: Path, *, skip_broken:
         (_, name, reason, _), count = stored.about.broken[0], len(stored.about.broken)
         if not skip_broken:
             raise broken_files(listing, name, reason, count - 1)
-        left_out = f"files left out because they cannot be read: {count}, such as {name} ({reason})"
-        _LOGGER.warning("%s: %s", listing.place, left_out)
+        _LOGGER.warning("%s: %d left out because they cannot be read:", listing.place, count)
+        for _, left_out, why, _ in stored.about.broken[:_LISTED]:
+            _LOGGER.warning("  %s (%s)", left_out, why)
+        if count > _LISTED:
+            _LOGGER.warning("  and %d others", count - _LISTED)
     return stored.images(listing)
 
 

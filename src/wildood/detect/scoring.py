@@ -116,8 +116,8 @@ def warn_of_accuracy(accuracy: float, name: str) -> None:
     """
     if accuracy < 0.5:
         logger.warning(
-            "the model is right on %.0f %% of %s only: start from a trained one (--weights on the command line), "
-            "and check the labels and the scaling of the inputs",
+            "the model is right on %.0f %% of %s only: start from a trained one (pretrain makes one; --weights on the "
+            "command line), and check the labels and the scaling of the inputs",
             100 * accuracy,
             name,
         )
