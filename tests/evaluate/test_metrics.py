@@ -1,19 +1,22 @@
 """The metrics equal scikit-learn's and their own definitions, whatever the ties."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.stats import sem
 from sklearn.metrics import auc, average_precision_score, roc_auc_score
 from sklearn.metrics import roc_curve as sklearn_roc_curve
 
 from wildood.errors import InputError
+from wildood.evaluate import metrics
 from wildood.evaluate.metrics import (
     accepting_threshold,
     accuracy,
+    all_metrics,
     aupr_in,
     aupr_out,
     auroc,
@@ -28,7 +31,7 @@ from wildood.evaluate.metrics import (
 TIED = st.lists(st.sampled_from([-3.5, -1.0, 0.0, 0.1, 0.2, 7.0, 1e300]), min_size=1, max_size=40)
 # k / n and p / 100 are each rounded correctly, so that comparing the two floats compares the two fractions.
 RATES = st.integers(1, 100).map(lambda percent: percent / 100)
-SCORE_METRICS = [fpr_at_tpr, fpr_at_tpr_ood_positive, auroc, aupr_in, aupr_out, roc_curve]
+SCORE_METRICS = [fpr_at_tpr, fpr_at_tpr_ood_positive, auroc, aupr_in, aupr_out, roc_curve, all_metrics]
 
 
 def labelled_scores(id_scores, ood_scores):
@@ -219,7 +222,7 @@ def test_unusable_scores_are_refused_by_name(metric, bad, message):
 
 @pytest.mark.parametrize("tpr", [0, -0.1, 1.01, 95, float("nan")])
 def test_a_rate_outside_its_range_is_refused(tpr):
-    for metric in (fpr_at_tpr, fpr_at_tpr_ood_positive):
+    for metric in (fpr_at_tpr, fpr_at_tpr_ood_positive, all_metrics):
         with pytest.raises(InputError, match=f"tpr is {tpr}"):
             metric([1.0], [2.0], tpr)
 
@@ -234,3 +237,67 @@ def test_accuracy_refuses_lengths_that_differ():
     for predicted, labels in (([0, 1], [0]), ([], []), ([0], [[0]])):
         with pytest.raises(InputError, match="predictions for"):
             accuracy(predicted, labels)
+
+
+@pytest.fixture(params=[1, 3, metrics.PART], ids="parts of {}".format)
+def part(request, monkeypatch):
+    """Small parts let tied values lie across their borders."""
+    monkeypatch.setattr(metrics, "PART", request.param)
+
+
+def assert_all_equal_each(id_scores, ood_scores, tpr):
+    """All metrics together are what each is alone: counts exactly, areas but for the order of a sum."""
+    together = all_metrics(id_scores, ood_scores, tpr)
+    assert together.fpr_at_tpr == fpr_at_tpr(id_scores, ood_scores, tpr)
+    assert together.fpr_at_tpr_ood_positive == fpr_at_tpr_ood_positive(id_scores, ood_scores, tpr)
+    assert together.auroc == auroc(id_scores, ood_scores)
+    for metric in (aupr_in, aupr_out):
+        assert getattr(together, metric.__name__) == pytest.approx(metric(id_scores, ood_scores), rel=1e-13)
+    assert together.tpr == tpr
+
+
+@given(id_scores=TIED, ood_scores=TIED, tpr=RATES)
+@settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_all_metrics_together_are_each_alone_on_tied_scores(part, id_scores, ood_scores, tpr):
+    assert_all_equal_each(id_scores, ood_scores, tpr)
+
+
+@pytest.mark.parametrize("decimals", [0, 2, 12])
+@pytest.mark.parametrize("kinds", [("float64", "float64"), ("float32", "float32"), ("float32", "float64")])
+def test_all_metrics_together_are_each_alone_on_many_scores(kinds, decimals):
+    rng = np.random.default_rng(decimals)
+    id_scores = rng.normal(0, 1, 70_000).round(decimals).astype(kinds[0])
+    ood_scores = rng.normal(1, 2, 50_000).round(decimals).astype(kinds[1])
+    assert_all_equal_each(id_scores, ood_scores, 0.95)
+
+
+def test_all_metrics_equal_scikit_learn_in_single_precision():
+    rng = np.random.default_rng(0)
+    id_scores, ood_scores = rng.normal(0, 1, 4000).astype("float32"), rng.normal(1, 1, 3000).astype("float32")
+    is_ood, scores = labelled_scores(id_scores, ood_scores)
+    together = all_metrics(id_scores, ood_scores)
+    assert together.auroc == pytest.approx(roc_auc_score(is_ood, scores), abs=1e-12)
+    assert together.aupr_out == pytest.approx(average_precision_score(is_ood, scores), abs=1e-12)
+    assert together.aupr_in == pytest.approx(average_precision_score(1 - is_ood, -scores), abs=1e-12)
+
+
+def test_all_metrics_rank_infinite_scores():
+    assert_all_equal_each([-np.inf, 0.0, 0.0], [0.0, np.inf, np.inf], 0.95)
+    assert_all_equal_each([np.inf, 0.0], [-np.inf, -np.inf], 0.5)
+
+
+def test_all_metrics_take_little_more_memory_than_the_scores():
+    """Sorted copies and one count for each ID score; not an index or a double for each score."""
+    rng = np.random.default_rng(0)
+    id_scores, ood_scores = (rng.normal(size=300_000).astype("float32") for _ in range(2))
+    tracemalloc.start()
+    all_metrics(id_scores, ood_scores)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * (id_scores.nbytes + ood_scores.nbytes)
+
+
+def test_all_metrics_read_as_one_line():
+    assert str(all_metrics(range(100), range(90, 190))) == (
+        "FPR95 5.00 % (OOD as positive: 5.00 %), AUROC 99.50 %, AUPR-in 99.47 %, AUPR-out 99.47 %"
+    )

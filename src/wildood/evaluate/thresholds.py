@@ -1,11 +1,13 @@
-"""Which threshold to deploy: the conformal order statistic of ID scores the model has never seen."""
+"""Which threshold to deploy: an order statistic of ID scores the model has never seen, and what it promises."""
 
 import math
+from bisect import bisect_right
 
 import numpy as np
 import numpy.typing as npt
 
 from wildood.errors import InputError
+from wildood.evaluate.binomial import binomial_cdf
 from wildood.evaluate.metrics import flat_scores
 
 
@@ -20,32 +22,114 @@ def check_alpha(alpha: float) -> float:
     return float(alpha)
 
 
-def examples_needed(alpha: float) -> int:
+def check_confidence(confidence: float) -> float:
+    """The probability with which a statement holds: strictly between 0 and 1.
+
+    >>> check_confidence(0.95)
+    0.95
+    """
+    if isinstance(confidence, str) or not 0 < confidence < 1:
+        raise InputError(f"confidence is {confidence!r}: give a probability strictly between 0 and 1, such as 0.95")
+    return float(confidence)
+
+
+def examples_needed(alpha: float, confidence: float | None = None) -> int:
     """The smallest holdout from which a threshold can promise a false-alarm rate of at most alpha.
 
-    >>> examples_needed(0.05)
-    19
+    With a confidence it is the smallest n with 1 - (1 - alpha)^n >= confidence: the largest of n scores must do.
+
+    >>> examples_needed(0.05), examples_needed(0.05, confidence=0.95)
+    (19, 59)
     """
-    return max(1, math.ceil(round(1 / check_alpha(alpha), 9)) - 1)
+    rate = check_alpha(alpha)
+    if confidence is None:
+        return max(1, math.ceil(round(1 / rate, 9)) - 1)
+    return max(1, math.ceil(round(math.log1p(-check_confidence(confidence)) / math.log1p(-rate), 9)))
 
 
-def conformal_threshold(scores: npt.ArrayLike, alpha: float) -> float:
-    """The ceil((1 - alpha)(n + 1))-th smallest of n holdout scores.
+def conformal_threshold(scores: npt.ArrayLike, alpha: float, confidence: float | None = None) -> float:
+    """The ceil((1 - alpha)(n + 1))-th smallest of n holdout scores; with a confidence, one that is a little higher.
 
     Rejecting where score > threshold then gives P(false alarm) <= alpha for a fresh ID example, on average over the
-    draw of the holdout, provided that holdout and fresh examples are exchangeable and the scores were not fitted on them.
+    draw of the holdout, if holdout and fresh examples are exchangeable and the scores were not fitted on them.
 
-    >>> conformal_threshold(range(1, 20), alpha=0.05)
-    19.0
+    With `confidence` the promise is about the one holdout that is there: with that probability over its draw, the
+    false-alarm rate is at most alpha. The share of ID above the k-th smallest of n independent scores is at most alpha
+    with probability P(Binomial(n, 1 - alpha) <= k - 1), exactly so for continuous scores and with more for tied ones; k
+    is the smallest rank for which this reaches the confidence.
+
+    >>> conformal_threshold(range(1, 101), alpha=0.05), conformal_threshold(range(1, 101), alpha=0.05, confidence=0.95)
+    (96.0, 99.0)
     >>> conformal_threshold(range(1, 19), alpha=0.05)
     Traceback (most recent call last):
     wildood.errors.InputError: 18 holdout examples cannot promise a false-alarm rate of 0.05: give at least 19
     """
-    ordered = np.sort(flat_scores(scores, "holdout"))
-    rank = max(1, math.ceil(round((1 - check_alpha(alpha)) * (len(ordered) + 1), 9)))
-    if rank > len(ordered):
+    known = flat_scores(scores, "holdout")
+    rank = threshold_rank(len(known), alpha, confidence)
+    return float(np.partition(known, rank - 1)[rank - 1])
+
+
+def threshold_rank(examples: int, alpha: float, confidence: float | None = None) -> int:
+    """Which of so many holdout scores, counted from the smallest, is the threshold.
+
+    >>> threshold_rank(4000, 0.05), threshold_rank(4000, 0.05, confidence=0.95)
+    (3801, 3823)
+    """
+    needed = examples_needed(alpha, confidence)
+    if examples < needed:
+        surely = "" if confidence is None else f" with confidence {confidence}"
         raise InputError(
-            f"{len(ordered)} holdout examples cannot promise a false-alarm rate of {alpha}: "
-            f"give at least {examples_needed(alpha)}"
+            f"{examples} holdout examples cannot promise a false-alarm rate of {alpha}{surely}: give at least {needed}"
         )
-    return float(ordered[rank - 1])
+    if confidence is None:
+        return max(1, math.ceil(round((1 - alpha) * (examples + 1), 9)))
+    # As many scores may lie above as would be unlikely few if the false-alarm rate were more than alpha. None above
+    # will always do here; where that reaches the confidence exactly, rounding must not undo it.
+    may_be_wrong = 1 - confidence + 1e-12
+    choices = bisect_right(range(examples), may_be_wrong, key=lambda above: binomial_cdf(above, examples, alpha))
+    return examples + 1 - max(1, choices)
+
+
+def thresholds_by_class(
+    scores: npt.ArrayLike, predicted: npt.ArrayLike, classes: int, alpha: float, confidence: float | None = None
+) -> npt.NDArray[np.float64]:
+    """One threshold for each class, from the holdout examples for which the classifier predicts that class.
+
+    The true class of a fresh example is unknown, so an example is rejected where its score exceeds the threshold of its
+    *predicted* class. Promised is a false-alarm rate of at most alpha among the fresh ID examples predicted as each
+    class, and so over all of them: on average over holdouts, or, with `confidence`, with that probability for each
+    class (for all of k classes at once give 1 - (1 - confidence) / k). Nothing is promised for each *true* class:
+    examples of one that is often mistaken for others meet those others' thresholds.
+
+    >>> thresholds_by_class([1, 2, 3, 10, 20, 30], predicted=[0, 0, 0, 1, 1, 1], classes=2, alpha=0.25)
+    array([ 3., 30.])
+    """
+    known, groups = flat_scores(scores, "holdout"), np.asarray(predicted)
+    if groups.shape != known.shape:
+        raise InputError(f"{groups.shape} predicted classes for {known.shape} holdout scores: give one for each")
+    if not np.issubdtype(groups.dtype, np.integer) or groups.min() < 0 or groups.max() >= classes:
+        raise InputError(
+            f"predicted classes must be whole numbers from 0 to {classes - 1}: give them before any is rejected"
+        )
+    counts = np.bincount(groups, minlength=classes)
+    needed, fewest = examples_needed(alpha, confidence), int(counts.argmin())
+    if counts[fewest] < needed:
+        raise InputError(
+            f"class {fewest} is predicted for {counts[fewest]} of {len(known)} holdout examples, too few for a "
+            f"false-alarm rate of {alpha} in each class: give at least {needed} for each, or one threshold for all"
+        )
+    return np.array([conformal_threshold(known[groups == number], alpha, confidence) for number in range(classes)])
+
+
+def p_values(scores: npt.ArrayLike, holdout_scores: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """The conformal p-value of each example, (1 + #{holdout >= score}) / (n + 1): small = looks unknown.
+
+    For a fresh ID example P(p <= alpha) <= alpha, on average over holdouts, and p <= alpha exactly where the score
+    exceeds `conformal_threshold(holdout_scores, alpha)`.
+
+    >>> p_values([0.0, 2.0, 9.0], holdout_scores=[1, 2, 3, 4])
+    array([1. , 0.8, 0.2])
+    """
+    ordered = np.sort(flat_scores(holdout_scores, "holdout"))
+    below = np.searchsorted(ordered, flat_scores(scores, "the"), side="left")
+    return np.asarray((1 + len(ordered) - below) / (len(ordered) + 1), dtype=np.float64)

@@ -1,0 +1,254 @@
+"""Which of several trained candidates to deploy, without a single OOD label (the paper's Appendix C)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from wildood.errors import InputError
+from wildood.evaluate.binomial import binomial_cdf, lower_limit, upper_limit
+from wildood.evaluate.metrics import flat_scores
+from wildood.evaluate.mixture import Floats, check_share
+from wildood.evaluate.thresholds import check_confidence, conformal_threshold, threshold_rank
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What is seen of one candidate, on the same examples as of the others, none of which it was trained on.
+
+    Attributes:
+        name: what it is called in the ranking.
+        id_scores: of the ID holdout, higher = more OOD.
+        wild_scores: of the wild holdout.
+        correct: which of the ID holdout it classifies correctly.
+
+    >>> Candidate("lr 0.1", id_scores=[0.1, 0.3], wild_scores=[0.2, 0.9, 0.8], correct=[True, False]).name
+    'lr 0.1'
+    """
+
+    name: str
+    id_scores: npt.ArrayLike
+    wild_scores: npt.ArrayLike
+    correct: npt.ArrayLike
+
+
+@dataclass(frozen=True)
+class Place:
+    """One candidate in the ranking.
+
+    Attributes:
+        name: the candidate's.
+        index: its position among those given.
+        threshold: its own, for the common false-alarm rate.
+        wild_accepted: the share of the wild holdout that it accepts there: (1 - pi) TPR + pi FPR, so less is better.
+        accuracy: on the ID holdout.
+        eligible: whether its accuracy is good enough; those for which it is not come last.
+        p_value: exact and paired, for "the first accepts no less wild data than this one at these thresholds".
+
+    >>> Place("lr 0.1", 0, threshold=2.5, wild_accepted=0.88, accuracy=0.95, eligible=True, p_value=1.0).wild_accepted
+    0.88
+    """
+
+    name: str
+    index: int
+    threshold: float
+    wild_accepted: float
+    accuracy: float
+    eligible: bool
+    p_value: float
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Candidates, best first, and how sure that is.
+
+    Attributes:
+        places: one for each candidate.
+        separated: whether the first surely accepts the least wild data of the k eligible ones, at the thresholds as
+            they are: every p-value is at most (1 - confidence) / (k - 1). Wrong with probability 1 - confidence at most,
+            over the draw of the wild holdout: one that is not the best must have beaten the best by luck, and k - 1
+            might. That a threshold came out low by luck, at the cost of false alarms, is not covered here.
+        lower_fpr: whether the FPR of the first is surely the lowest of them, whatever pi is, the luck of the thresholds
+            covered, too: `paired_excess_fpr` is 0 for all pi.
+        confidence: of both, and of the bounds on the excess.
+        holdout: how many ID examples it rests on.
+        wild: how many wild examples it rests on.
+        excess_accepted: the most by which the wild acceptance of the first may exceed each other eligible one's, and
+        excess_tpr: the most by which the TPR of each of those may exceed the first's.
+        uneven: the most by which ties let any of them accept more of the ID holdout than the first does.
+
+    >>> one = Candidate("one", np.arange(4000), np.arange(4000), np.ones(4000, dtype=bool))
+    >>> two = Candidate("two", np.arange(4000), np.arange(4000) * 1.01, np.ones(4000, dtype=bool))
+    >>> ranking = rank_candidates([one, two])
+    >>> ranking.places[0].name, ranking.separated
+    ('two', True)
+    >>> ranking.excess_fpr([0.1, 0.5]).round(2), ranking.paired_excess_fpr([0.1, 0.5]).round(2)
+    (array([0.96, 0.15]), array([0.1 , 0.01]))
+    """
+
+    places: tuple[Place, ...]
+    separated: bool
+    lower_fpr: bool
+    confidence: float
+    holdout: int
+    wild: int
+    excess_accepted: tuple[float, ...]
+    excess_tpr: tuple[float, ...]
+    uneven: float
+
+    def excess_fpr(self, share: npt.ArrayLike) -> Floats:
+        """R1(first) - R1(best) <= 2 (ε_m + (1 - pi) ε_n) / pi: the Corollary of Appendix C, with its constants.
+
+        R1 is the FPR, of each candidate at its own threshold; the best is the best of the eligible. With probability
+        `confidence` all empirical distributions (G candidates, k ID or wild scores) are within
+        ε_k = sqrt(log(4 G / (1 - confidence)) / (2 k)) of the true ones (Dvoretzky, Kiefer, Wolfowitz, Massart), and
+        pi R1 = W - (1 - pi) TPR.
+        """
+        shares = check_share(share)
+        spread = math.log(4 * len(self.places) / (1 - self.confidence)) / 2
+        wild_error, id_error = math.sqrt(spread / self.wild), math.sqrt(spread / self.holdout)
+        return np.minimum((2 * wild_error + (1 - shares) * (2 * id_error + self.uneven)) / shares, 1.0)
+
+    def paired_excess_fpr(self, share: npt.ArrayLike) -> Floats:
+        """The same for the thresholds that were set, much tighter: from the exact limits of what differs between two.
+
+        With d = 1 - confidence, G candidates and k eligible ones: the share of wild data that only the first accepts,
+        or only the other, has limits at d / (4 (k - 1)); the TPR at a threshold of fixed rank has limits at d / (4 G).
+        """
+        shares = check_share(share)
+        pairs = zip(self.excess_accepted, self.excess_tpr, strict=True)
+        bounds = [np.zeros_like(shares), *((accepted + (1 - shares) * tpr) / shares for accepted, tpr in pairs)]
+        return np.asarray(np.clip(np.max(bounds, axis=0), 0.0, 1.0), dtype=np.float64)
+
+    def __str__(self) -> str:
+        first, *others = [place for place in self.places if place.eligible]
+        accepts = f"{first.name} accepts the least of the wild data, {100 * first.wild_accepted:.1f} %"
+        if not others:
+            return f"{accepts}, as the only candidate that is accurate enough"
+        verdict = "a difference" if self.separated else "no difference"
+        return (
+            f"{accepts}; next is {others[0].name} with {100 * others[0].wild_accepted:.1f} %, "
+            f"{verdict} at {100 * self.confidence:g} % confidence"
+        )
+
+
+def rank_candidates(
+    candidates: Sequence[Candidate],
+    alpha: float = 0.05,
+    *,
+    accuracy_loss: float = 0.01,
+    reference: float | None = None,
+    confidence: float = 0.95,
+) -> Ranking:
+    """Candidates in the order of the wild data they accept, each at its own threshold for a false-alarm rate of alpha.
+
+    What chose here cannot promise: set the deployed threshold on other ID examples.
+
+    Args:
+        candidates: what is seen of each.
+        alpha: the false-alarm rate at which they are compared.
+        accuracy_loss: how far below the reference the accuracy may be.
+        reference: an accuracy, such as the starting classifier's; None for the best candidate's.
+        confidence: of all that is said about luck.
+
+    >>> wild, right = np.arange(1000), np.ones(100, dtype=bool)
+    >>> known = np.arange(100)
+    >>> good, poor = Candidate("good", known, wild, right), Candidate("poor", known, wild / 2, right)
+    >>> ranking = rank_candidates([poor, good])
+    >>> print(ranking)
+    good accepts the least of the wild data, 9.6 %; next is poor with 19.1 %, a difference at 95 % confidence
+    >>> ranking.paired_excess_fpr([0.1, 0.5]).round(2)
+    array([0.29, 0.  ])
+    """
+    seen = [_Seen.of(candidate, alpha) for candidate in candidates]
+    _check_same_examples(seen)
+    best = max(one.accuracy for one in seen)
+    floor = (best if reference is None else reference) - accuracy_loss
+    eligible = [one.accuracy >= floor - 1e-12 for one in seen]
+    if not any(eligible):
+        raise InputError(
+            f"no candidate reaches an accuracy of {floor:.4g}, the best has {best:.4g}: give other candidates, or a "
+            "larger accuracy_loss"
+        )
+    order = sorted(range(len(seen)), key=lambda i: (not eligible[i], seen[i].wild_share, -seen[i].accuracy))
+    first = seen[order[0]]
+    rivals = [seen[i] for i in order[1:] if eligible[i]]
+    wrong = 1 - check_confidence(confidence)
+    n, m = len(first.accepted_id), len(first.accepted_wild)
+    least_tpr = lower_limit(threshold_rank(n, alpha), n, wrong / (4 * len(seen)))
+    excess_tpr = [upper_limit(int(one.accepted_id.sum()), n, wrong / (4 * len(seen))) - least_tpr for one in rivals]
+    excess_accepted = [_most_more(first.accepted_wild, one.accepted_wild, wrong / (4 * len(rivals))) for one in rivals]
+    p_values = [1.0 if i == order[0] else _sign_test(first.accepted_wild, seen[i].accepted_wild) for i in order]
+    return Ranking(
+        places=tuple(
+            Place(candidates[i].name, i, seen[i].threshold, seen[i].wild_share, seen[i].accuracy, eligible[i], p_value)
+            for i, p_value in zip(order, p_values, strict=True)
+        ),
+        separated=bool(rivals) and all(p * len(rivals) <= wrong for p in p_values[1 : len(rivals) + 1]),
+        lower_fpr=bool(rivals) and all(more + tpr < 0 for more, tpr in zip(excess_accepted, excess_tpr, strict=True)),
+        confidence=confidence,
+        holdout=n,
+        wild=m,
+        excess_accepted=tuple(excess_accepted),
+        excess_tpr=tuple(excess_tpr),
+        uneven=max(0.0, *(float(one.accepted_id.mean() - first.accepted_id.mean()) for one in [first, *rivals])),
+    )
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A candidate's verdicts at its own threshold."""
+
+    name: str
+    threshold: float
+    accepted_id: Mask
+    accepted_wild: Mask
+    correct: Mask
+
+    @classmethod
+    def of(cls, candidate: Candidate, alpha: float) -> "_Seen":
+        known = flat_scores(candidate.id_scores, f"{candidate.name}: ID")
+        wild = flat_scores(candidate.wild_scores, f"{candidate.name}: wild")
+        correct = np.asarray(candidate.correct)
+        if correct.dtype != np.bool_ or correct.shape != known.shape:
+            raise InputError(
+                f"{candidate.name}: `correct` is no mask: give True or False for each of {len(known)} ID scores"
+            )
+        threshold = conformal_threshold(known, alpha)
+        return cls(candidate.name, threshold, known <= threshold, wild <= threshold, correct)
+
+    @property
+    def wild_share(self) -> float:
+        return float(self.accepted_wild.mean())
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.correct.mean())
+
+
+def _sign_test(first: Mask, other: Mask) -> float:
+    """McNemar's, one-sided, exact: only_first ~ Binomial(those with two verdicts, 1/2) if both accept equally much."""
+    only_first, differ = int(np.sum(first & ~other)), int(np.sum(first != other))
+    return binomial_cdf(only_first, differ, 0.5)
+
+
+def _most_more(first: Mask, other: Mask, level: float) -> float:
+    """The upper limit on the share of wild data that only the first accepts, less the lower limit of only the other."""
+    only_first, only_other = int(np.sum(first & ~other)), int(np.sum(other & ~first))
+    return upper_limit(only_first, len(first), level) - lower_limit(only_other, len(first), level)
+
+
+def _check_same_examples(seen: list[_Seen]) -> None:
+    if not seen:
+        raise InputError("there is no candidate: give at least one")
+    for one in seen:
+        counts = [(len(each.accepted_id), len(each.accepted_wild)) for each in (seen[0], one)]
+        if counts[0] != counts[1]:
+            raise InputError(
+                f"{one.name} has (ID, wild) scores of {counts[1]} examples, {seen[0].name} of {counts[0]}: score the "
+                "same examples with every candidate"
+            )

@@ -1,0 +1,193 @@
+"""Candidates are ranked by what they accept of the wild data, and what is said about luck has the values on paper."""
+
+from math import log, sqrt
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from wildood.errors import InputError
+from wildood.evaluate.ranking import Candidate, rank_candidates
+
+ID = np.arange(100.0)  # the threshold for alpha = 0.05 is the 96th: 95
+RIGHT = np.ones(100, dtype=bool)
+
+
+def accepting(name, *accepted, wild=1000, correct=RIGHT, known=ID):
+    """A candidate that accepts exactly these of the wild examples."""
+    scores = np.full(wild, np.inf)
+    scores[np.r_[accepted]] = 0.0
+    return Candidate(name, known, scores, correct)
+
+
+def correct_in(share):
+    return np.arange(100) < round(share * 100)
+
+
+def names(ranking):
+    return [place.name for place in ranking.places]
+
+
+def test_less_wild_acceptance_comes_first():
+    ranking = rank_candidates([accepting("c", range(300)), accepting("a", range(100)), accepting("b", range(200))])
+    assert names(ranking) == ["a", "b", "c"]
+    assert [place.index for place in ranking.places] == [1, 2, 0]
+    assert [place.wild_accepted for place in ranking.places] == [0.1, 0.2, 0.3]
+    assert {place.threshold for place in ranking.places} == {95.0}
+
+
+def test_each_candidate_has_its_own_threshold():
+    small = Candidate("small", ID / 1000, np.r_[np.zeros(90), np.ones(10)], RIGHT)
+    large = Candidate("large", ID * 1000, np.r_[np.zeros(80), np.full(20, 1e6)], RIGHT)
+    ranking = rank_candidates([small, large])
+    assert [(place.name, place.threshold) for place in ranking.places] == [("large", 95_000.0), ("small", 0.095)]
+
+
+def test_a_candidate_that_lost_more_than_a_point_of_accuracy_comes_last():
+    candidates = [
+        accepting("lost", range(10), correct=correct_in(0.88)),
+        accepting("best", range(300), correct=correct_in(0.90)),
+        accepting("a point less", range(200), correct=correct_in(0.89)),
+        accepting("lost more", range(5), correct=correct_in(0.5)),
+    ]
+    ranking = rank_candidates(candidates)
+    assert names(ranking) == ["a point less", "best", "lost more", "lost"]
+    assert [place.eligible for place in ranking.places] == [True, True, False, False]
+    assert names(rank_candidates(candidates, accuracy_loss=0.02))[0] == "lost"
+    assert [place.eligible for place in rank_candidates(candidates, reference=0.91).places] == [True, False, False, False]
+
+
+def test_no_candidate_that_is_accurate_enough_is_an_error():
+    with pytest.raises(InputError, match=r"no candidate reaches an accuracy of 0\.94, the best has 0\.9"):
+        rank_candidates([accepting("a", range(5), correct=correct_in(0.9))], reference=0.95)
+
+
+def test_equal_acceptance_is_decided_by_accuracy_and_then_by_order():
+    candidates = [
+        accepting(name, range(50), correct=correct_in(share)) for name, share in (("a", 0.9), ("b", 0.905), ("c", 0.9))
+    ]
+    more = accepting("d", range(50), correct=correct_in(0.91))
+    assert names(rank_candidates([*candidates, more])) == ["d", "a", "b", "c"]
+
+
+def test_p_values_are_those_of_the_paired_sign_test():
+    first = accepting("first", range(100))
+    other = accepting("other", range(92, 120))  # 92 accepted by the first only, 20 by the other only
+    ranking = rank_candidates([first, other])
+    assert names(ranking) == ["other", "first"]
+    expected = stats.binomtest(20, 112, alternative="less").pvalue
+    assert [place.p_value for place in ranking.places] == pytest.approx([1.0, expected], rel=1e-9)
+
+
+def test_first_is_separated_only_if_it_is_from_every_other_at_the_shared_level():
+    best = accepting("best", range(100))
+    # Each differs from the first in what it accepts besides: 2^-6 = 0.016 is below 0.05, but not below 0.05 / 4.
+    six_more = [accepting(str(number), range(100), range(200 + 10 * number, 206 + 10 * number)) for number in range(4)]
+    assert rank_candidates([best, six_more[0]]).separated
+    assert rank_candidates([best, *six_more[:3]]).separated
+    assert not rank_candidates([best, *six_more]).separated
+    assert rank_candidates([best, *six_more], confidence=0.9).separated
+    assert not rank_candidates([best, accepting("same", range(100))]).separated
+    assert not rank_candidates([best]).separated
+
+
+def test_candidates_that_are_not_accurate_enough_do_not_weigh_on_the_separation():
+    best = accepting("best", range(100))
+    rival = accepting("rival", range(106))
+    wrong = [accepting(str(number), range(99), correct=correct_in(0.5)) for number in range(9)]
+    ranking = rank_candidates([best, rival, *wrong])
+    assert names(ranking)[:2] == ["best", "rival"]
+    assert ranking.separated
+
+
+def test_excess_fpr_is_the_corollary_with_its_constants():
+    ranking = rank_candidates([accepting(str(number), range(number)) for number in range(1, 4)], confidence=0.9)
+    wild_error, id_error = (sqrt(log(4 * 3 / 0.1) / (2 * count)) for count in (1000, 100))
+    expected = [2 * (wild_error + (1 - pi) * id_error) / pi for pi in (0.8, 1.0)]
+    np.testing.assert_allclose(ranking.excess_fpr([0.8, 1.0]), expected)
+    assert ranking.excess_fpr(0.01) == 1.0
+
+
+def test_ties_on_the_id_side_add_to_the_excess():
+    tied = np.where(ID >= 90, 90.0, ID)  # its threshold accepts all 100, the others' 96
+    plain, uneven = accepting("plain", range(10)), accepting("tied", range(20), known=tied)
+    even = rank_candidates([plain, accepting("b", range(20))])
+    ranking = rank_candidates([plain, uneven])
+    assert ranking.uneven == pytest.approx(0.04)
+    np.testing.assert_allclose(ranking.excess_fpr(0.95), even.excess_fpr(0.95) + 0.05 * 0.04 / 0.95)
+    # Where the first is the one that accepts more of ID, nothing is added.
+    assert rank_candidates([accepting("a", range(20)), accepting("tied", range(10), known=tied)]).uneven == 0
+
+
+def test_paired_excess_is_that_of_the_exact_limits():
+    ranking = rank_candidates([accepting("a", range(100)), accepting("b", range(90, 200))], confidence=0.95)
+    only_a, only_b = stats.beta.isf(0.0125, 91, 910), stats.beta.ppf(0.0125, 100, 901)
+    tpr = stats.beta.isf(0.05 / 8, 97, 4) - stats.beta.ppf(0.05 / 8, 96, 5)
+    for pi in (0.3, 0.9, 1.0):
+        expected = (only_a - only_b + (1 - pi) * tpr) / pi
+        assert ranking.paired_excess_fpr(pi) == pytest.approx(expected, rel=1e-6)
+
+
+def test_paired_excess_is_tighter_than_the_uniform_one():
+    rng = np.random.default_rng(0)
+    shared, noise = rng.random(8000), rng.normal(size=(6, 8000)) * 0.01
+    candidates = [
+        Candidate(str(i), (shared + e)[:4000], (shared + e)[4000:], np.ones(4000, dtype=bool)) for i, e in enumerate(noise)
+    ]
+    ranking = rank_candidates(candidates)
+    shares = np.array([0.3, 0.5, 1.0])
+    assert np.all(ranking.paired_excess_fpr(shares) < 0.6 * ranking.excess_fpr(shares))
+
+
+def test_lower_fpr_is_said_where_no_luck_of_thresholds_explains_the_difference():
+    known, right = np.arange(4000.0), np.ones(4000, dtype=bool)
+    best, close, far = (
+        accepting(name, range(count), wild=4000, known=known, correct=right)
+        for name, count in (("best", 3000), ("close", 3030), ("far", 3300))
+    )
+    ranking = rank_candidates([best, close])
+    assert (ranking.separated, ranking.lower_fpr) == (True, False)
+    assert ranking.paired_excess_fpr(0.1) > 0
+    ranking = rank_candidates([best, far])
+    assert (ranking.separated, ranking.lower_fpr) == (True, True)
+    assert ranking.paired_excess_fpr([1e-6, 0.1, 1.0]).tolist() == [0, 0, 0]
+
+
+def test_a_single_candidate_is_its_own_best():
+    ranking = rank_candidates([accepting("only", range(10))])
+    assert (ranking.separated, ranking.lower_fpr) == (False, False)
+    assert ranking.paired_excess_fpr([0.1, 1.0]).tolist() == [0, 0]
+    assert str(ranking) == "only accepts the least of the wild data, 1.0 %, as the only candidate that is accurate enough"
+
+
+def test_what_it_says_names_the_first_and_the_second():
+    ranking = rank_candidates([accepting("a", range(10)), accepting("b", range(12)), accepting("c", range(500))])
+    assert str(ranking) == (
+        "a accepts the least of the wild data, 1.0 %; next is b with 1.2 %, no difference at 95 % confidence"
+    )
+
+
+@pytest.mark.parametrize(
+    ("candidates", "message"),
+    [
+        ([], "no candidate"),
+        ([Candidate("a", ID, ID, RIGHT[:50])], "a: `correct` is no mask"),
+        ([Candidate("a", ID, ID, np.ones(100))], "a: `correct` is no mask"),
+        ([Candidate("a", ID, [], RIGHT)], "a: wild scores have shape"),
+        ([Candidate("a", ID * np.nan, ID, RIGHT)], "a: ID scores contain NaN"),
+        ([Candidate("a", ID[:10], ID, RIGHT[:10])], "10 holdout examples cannot promise"),
+        ([accepting("a", range(5)), accepting("b", range(5), wild=900)], "b has .* score the same examples"),
+    ],
+)
+def test_unusable_candidates_are_refused_by_name(candidates, message):
+    with pytest.raises(InputError, match=message):
+        rank_candidates(candidates)
+
+
+def test_a_share_or_confidence_outside_its_range_is_refused():
+    ranking = rank_candidates([accepting("a", range(5))])
+    for bound in (ranking.excess_fpr, ranking.paired_excess_fpr):
+        with pytest.raises(InputError, match="share is"):
+            bound(0)
+    with pytest.raises(InputError, match="confidence is 2"):
+        rank_candidates([accepting("a", range(5))], confidence=2)
