@@ -17,10 +17,10 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from wildood.data.opening import open_images
 
 from wildood import InputSpec, Woods
 from wildood.data.given import labelled_source
+from wildood.data.opening import open_images
 from wildood.data.wild import WildPool
 from wildood.detect.network import copy_classifier
 from wildood.methods.schedule import Schedule

@@ -39,6 +39,15 @@ class HuggingFaceStyle(torch.nn.Module):
         return SimpleNamespace(loss=None, logits=self.classifier(pixel_values))
 
 
+def learn(model, x, y):
+    """A little: the documents speak of a trained classifier."""
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
+    for _ in range(40):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimiser.step()
+
+
 def names():
     """What the documents take for granted: a user's models and data, small."""
     rng = np.random.default_rng(0)
@@ -52,6 +61,7 @@ def names():
 
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
     (x, y), (x_new, y_new), (x_later, y_later) = vectors(300), vectors(120), vectors(60)
+    learn(model, torch.tensor(x), torch.tensor(y))
     pictures, labels = images(300)
     new_images, new_labels = images(60)
     return {
@@ -116,7 +126,7 @@ def test_the_readme_puts_predict_where_argmax_was():
 @pytest.fixture
 def place(tmp_path):
     rng = np.random.default_rng(0)
-    for name, count in (("a", 120), ("b", 40), ("h", 60), ("new", 5)):
+    for name, count in (("a", 120), ("b", 40), ("h", 60), ("new", 5), ("test", 30), ("svhn", 20), ("textures", 20)):
         x, y = rng.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8), rng.integers(0, 10, count)
         np.savez(tmp_path / f"{name}.npz", x=x, y=y)
     save_file(ResNet20().state_dict(), tmp_path / "w.safetensors")

@@ -31,11 +31,13 @@ _HOMES = {
     "Woods": "wildood.methods.woods",
     "WoodsAlt": "wildood.methods.woods_alt",
     "fit": "wildood.detect.fitting",
+    "fit_many": "wildood.detect.selecting",
     "load": "wildood.detect.storage",
     "open_images": "wildood.data.opening",
     "open_set": "wildood.data.catalog",
     "posthoc": "wildood.detect.scoring",
     "pretrain": "wildood.detect.pretraining",
+    "select": "wildood.detect.selecting",
 }
 
 __all__ = [
@@ -64,11 +66,13 @@ __all__ = [
     "Woods",
     "WoodsAlt",
     "fit",
+    "fit_many",
     "load",
     "open_images",
     "open_set",
     "posthoc",
     "pretrain",
+    "select",
 ]
 
 if TYPE_CHECKING:
@@ -80,6 +84,7 @@ if TYPE_CHECKING:
     from wildood.detect.fitting import fit
     from wildood.detect.pretraining import pretrain
     from wildood.detect.scoring import posthoc
+    from wildood.detect.selecting import fit_many, select
     from wildood.detect.storage import load
     from wildood.errors import CheckpointError, DetectorFileError, InputError, TrainingError, WildoodError
     from wildood.methods.energy_logistic import EnergyLogistic

@@ -194,6 +194,22 @@ def test_the_help_of_pretrain_is_about_pretraining(capsys, monkeypatch):
         assert untrue not in shown
 
 
+def test_a_grid_keeps_the_one_that_accepts_the_least_wild_data(place):
+    words = [*OURS, "--method", "oe", "--grid", "weight=0.1,1", "--confidence", "0.9"]
+    done = wildood_says(place, *words, "--out", "g")
+    assert done.returncode == 0, done.stderr
+    ranking = json.loads((place / "g" / "ranking.json").read_text())
+    names = [each["name"] for each in ranking["places"]]
+    assert sorted(names) == ["OutlierExposure-weight=0.1", "OutlierExposure-weight=1.0"]
+    assert done.stdout.decode().startswith(f"{names[0]}: accepts ")
+    record = json.loads((place / "g" / "detector.json").read_text())
+    assert record["record"]["method"]["weight"] == float(names[0].partition("=")[2])
+    assert record["promise"]["confidence"] == 0.9
+    again = wildood_says(place, "fit", "--config", "g/settings.toml", "--out", "g2")
+    assert again.returncode == 0, again.stderr
+    assert json.loads((place / "g2" / "ranking.json").read_text())["places"] == ranking["places"]
+
+
 def test_options_go_before_the_config(place):
     (place / "run.toml").write_text(
         'labelled = "labelled.npz"\nwild = "wild.npz"\nmodel = "own:build"\nsteps = 3\nbatch = 16\n'
@@ -308,6 +324,8 @@ MISTAKES = {
     "not a detector": (["show", "."], "detector.json cannot be read"),
     "model not named": (["score", "d", "new.npy"], "made with a model of your own"),
     "no such features": ([*OURS, "--features", "9", "--out", "x"], "no submodule '9': name one that gives one vector"),
+    "no such grid": ([*OURS, "--grid", "wait=1,2", "--out", "x"], "--grid wait=1,2: give settings with their values"),
+    "grid of words": ([*OURS, "--grid", "mu2=a", "--out", "x"], "give numbers with commas"),
     "another run": ([*OURS, "--out", "d", "--seed", "5"], "belongs to another run: its seed is 0"),
 }  # fmt: skip
 

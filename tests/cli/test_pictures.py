@@ -63,6 +63,12 @@ def test_folders_of_mixed_pictures_make_a_detector_that_names_files_and_classes(
     assert {row["class"] for row in rows} <= set(COLOURS)
 
 
+def test_a_size_of_the_users_own(place, capsys):
+    words = [*FIT[:-1], "smallcnn:channels=3,classes=2,size=16", "--size", "16", "16"]
+    assert main([*words, *SMALL, "--out", str(place / "d")]) == 0
+    assert json.loads((place / "d" / "detector.json").read_text())["example"]["shape"] == [16, 16, 3]
+
+
 def test_settings_with_measured_colours_can_be_passed_back(place, capsys):
     assert main([*FIT, *SMALL, "--out", str(place / "d")]) == 0
     assert main(["fit", "--config", str(place / "d" / "settings.toml"), "--out", str(place / "again")]) == 0

@@ -186,6 +186,47 @@ def test_another_alpha_needs_no_new_holdout(woods, toy, tmp_path):
     assert again.calibrate(alpha=0.05).threshold == conformal_threshold(woods.score(toy.test[0]), 0.05)
 
 
+def test_a_confidence_moves_the_threshold_up_and_is_promised(woods, toy):
+    average = woods.calibrate(toy.test, 0.1).threshold
+    woods.calibrate(toy.test, 0.1, confidence=0.95)
+    assert woods.threshold == conformal_threshold(woods.score(toy.test[0]), 0.1, confidence=0.95) > average
+    assert str(woods.promise).endswith("(with probability 95 %)")
+    assert "exchangeable" in woods.promise.assumption
+
+
+def test_by_class_each_predicted_class_has_its_own_threshold(woods, toy, tmp_path):
+    woods.calibrate(toy.test, 0.2, by_class=True)
+    scores, classes = woods.score_and_classify(toy.test[0])
+    expected = [conformal_threshold(scores[classes == number], 0.2) for number in range(classes.max() + 1)]
+    assert woods.class_thresholds.tolist() == expected
+    assert len(set(expected)) > 1
+    x = np.concatenate([toy.test[0], toy.unknown])
+    scores, classes = woods.score_and_classify(x)
+    answers = np.where(scores <= np.array(expected)[classes], classes, UNKNOWN)
+    assert np.array_equal(woods.predict(x), answers)
+    again = wildood.load(woods.save(tmp_path), model=woods.classifier.model)
+    assert np.array_equal(again.predict(x), answers)
+    assert again.promise == woods.promise
+    assert again.calibrate(alpha=0.3, by_class=True).class_thresholds.tolist() == [
+        conformal_threshold(again.holdout_scores[again.holdout_classes == number], 0.3) for number in range(len(expected))
+    ]
+    assert again.calibrate(alpha=0.3).class_thresholds is None
+
+
+def test_a_class_with_too_few_examples_is_named_and_nothing_changes(woods, toy):
+    woods.calibrate(toy.test, 0.1)
+    before = woods.threshold, woods.promise
+    with pytest.raises(InputError, match=r"class \d is predicted for \d+ of 30 holdout examples, too few"):
+        woods.calibrate(toy.test[0][:30], 0.05, by_class=True)
+    assert (woods.threshold, woods.promise) == before
+
+
+def test_p_values_agree_with_the_threshold(woods, toy):
+    woods.calibrate(toy.test, 0.1)
+    x = np.concatenate([toy.test[0], toy.unknown])
+    assert np.array_equal(woods.p_value(x) <= 0.1, woods.predict(x) == UNKNOWN)
+
+
 def test_calibrating_on_data_the_model_has_seen_promises_nothing(woods, toy):
     woods.calibrate(toy.labelled, 0.05, unseen=False)
     assert woods.promise.unseen is False

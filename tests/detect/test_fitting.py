@@ -11,8 +11,8 @@ from torch.utils.data import Dataset, TensorDataset
 
 import wildood
 from wildood.data.given import labelled_source
-from wildood.detect.detector import Promise
 from wildood.detect.preparation import prepare
+from wildood.detect.promise import Promise
 from wildood.evaluate.metrics import accuracy, false_alarm_rate, fpr_at_tpr
 from wildood.methods.cross_entropy import CrossEntropyObjective
 from wildood.models.outputs import Classifier

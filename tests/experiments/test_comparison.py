@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from wildood.detect.detector import Promise
+from wildood.detect.promise import Promise
 from wildood.experiments import comparison
 from wildood.experiments.comparison import METHODS, Metrics, outcomes, summary
 from wildood.experiments.digits import digits

@@ -1,20 +1,23 @@
 """`wildood fit`: arrays and a model in, a detector directory out."""
 
+import json
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, make_dataclass, replace
+from dataclasses import asdict, dataclass, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from wildood.cli.grid import grid_of, ranking_lines
 from wildood.cli.models import read_model
 from wildood.cli.options import named
 from wildood.cli.sources import read_labelled, read_wild
 from wildood.cli.training import (
     CommonOptions,
     as_toml,
+    check_colours,
     given,
     made_for,
     parse_with_config,
@@ -26,6 +29,7 @@ from wildood.cli.training import (
 from wildood.data.files import write_atomically
 from wildood.detect.detector import Detector
 from wildood.detect.fitting import fit
+from wildood.detect.selecting import fit_many
 from wildood.errors import InputError
 from wildood.methods.energy_logistic import EnergyLogistic
 from wildood.methods.energy_margin import EnergyMargin
@@ -64,6 +68,10 @@ class FitOptions(CommonOptions):
         method: what to train with.
         as_published: do what the released code does, bugs included (woods and woods-alt).
         features: the submodule whose output are the features, for methods that use them; found if not given.
+        confidence: promise the false-alarm rate with this probability over the draw of the holdout, instead of on average.
+        by_class: a threshold for each predicted class, so that no class bears all false alarms.
+        grid: train with each of these values, or each combination, as in weight=0.1,0.5,1; keep the one that accepts the
+            least wild data (needs --holdout).
         keep: the best epoch by wild acceptance on data set aside, or the last.
     """
 
@@ -72,6 +80,9 @@ class FitOptions(CommonOptions):
     method: Literal["woods", "woods-alt", "oe", "energy-margin", "energy-logistic", "godin"] = "woods"
     as_published: bool = False
     features: Annotated[str | None, named("NAME")] = None
+    confidence: Annotated[float | None, named("SHARE")] = None
+    by_class: bool = False
+    grid: Annotated[tuple[str, ...] | None, named("SETTING=VALUE,VALUE [...]")] = None
     keep: Literal["best", "last"] = "best"
 
 
@@ -89,32 +100,36 @@ def run(words: Sequence[str]) -> None:
     options = parse_with_config(Options, "fit", words, (*METHODS.values(), Schedule))
     require(options, "fit", ("labelled", *(("wild",) if METHODS[options.method].uses_wild else ()), "model", "out"))
     method = method_of(options)
+    grid = grid_of(method, options.grid) if options.grid else []
     schedule = schedule_of(options, method.schedule())
     model = read_model(options.model, options.weights, options.seed)
-    spec_of(options)  # a mistake in it is told before pictures are decoded
+    check_colours(options)  # a mistake is told before pictures are decoded
     with shown(verbose=not options.quiet):
         labelled = read_labelled(options.labelled, "--labelled", options)
         wild = None if options.wild is None else read_wild(options.wild, "--wild", options, labelled)
         holdout = None if options.holdout is None else read_labelled(options.holdout, "--holdout", options, labelled)
         if options.weights is None:
             options, model = made_for(labelled, options, model)
-    detector = fit(
-        model,
-        labelled,
-        wild,
-        holdout,
-        method=method,
-        schedule=schedule,
-        input=spec_of(options),
-        features=options.features,
-        keep=options.keep,
-        seed=options.seed,
-        run_dir=options.out / "run",
-        verbose=not options.quiet,
-    )
+    settings: dict[str, Any] = {
+        "schedule": schedule,
+        "input": spec_of(options),
+        "features": options.features,
+        "confidence": options.confidence,
+        "by_class": options.by_class,
+        "seed": options.seed,
+        "run_dir": options.out / "run",
+        "verbose": not options.quiet,
+    }
+    if grid:
+        made = fit_many(model, labelled, wild, holdout, methods=grid, **settings)
+        detector = made.best
+        write_atomically(options.out / "ranking.json", json.dumps(asdict(made.ranking), indent=2).encode())
+        sys.stdout.write(ranking_lines(made.ranking))
+    else:
+        detector = fit(model, labelled, wild, holdout, method=method, keep=options.keep, **settings)
     detector.save(options.out)
-    settings = as_toml(options, "fit", method, schedule)
-    write_atomically(options.out / "settings.toml", settings.encode())
+    written = as_toml(options, "fit", method, schedule)
+    write_atomically(options.out / "settings.toml", written.encode())
     sys.stdout.write(f"{options.out}: {detector.promise}\n")
     sys.stdout.flush()  # the result before the page: a page that cannot be written must not hide it
     if wild is None:
@@ -126,7 +141,7 @@ def run(words: Sequence[str]) -> None:
         wild_x, known_x, known_y = map(np.asarray, (wild.examples, known.examples, known.labels))
         given_data = Given(wild_x, known_x, known_y, is_holdout=holdout is not None)
         with shown(verbose=not options.quiet):
-            _write_page(options.out, detector, before, given_data, shlex.join(["wildood", "fit", *words]), settings)
+            _write_page(options.out, detector, before, given_data, shlex.join(["wildood", "fit", *words]), written)
 
 
 def _write_page(out: Path, detector: Detector, before: Detector, data: Given, command: str, settings: str) -> None:

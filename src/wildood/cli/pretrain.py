@@ -14,6 +14,7 @@ from wildood.cli.sources import read_labelled
 from wildood.cli.training import (
     CommonOptions,
     as_toml,
+    check_colours,
     made_for,
     parse_with_config,
     require,
@@ -65,7 +66,7 @@ def run(words: Sequence[str]) -> None:
     require(options, "pretrain", ("labelled", "model", "out"))
     schedule = schedule_of(options, Schedule.pretraining())
     model = read_model(options.model, options.weights, options.seed)
-    spec_of(options)  # a mistake in it is told before pictures are decoded
+    check_colours(options)  # a mistake is told before pictures are decoded
     with shown(verbose=not options.quiet):
         given = read_labelled(options.labelled, "--labelled", options)
         if options.weights is None:

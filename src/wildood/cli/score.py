@@ -54,7 +54,7 @@ def run(words: Sequence[str]) -> None:
     detector = load(options.detector, model=None if options.model is None else read_model(options.model))
     images = read_like(detector, options.examples, "examples", options)
     scores, classes = detector.score_and_classify(images)
-    decisions = ["known" if accepted else "unknown" for accepted in detector.accepts(scores)]
+    decisions = ["known" if accepted else "unknown" for accepted in detector.accepts(scores, classes)]
     names = detector.record.get("classes")
     said = classes.tolist() if names is None else [names[number] for number in classes]
     rows = zip(images.names or range(len(scores)), (float(score) for score in scores), decisions, said, strict=True)

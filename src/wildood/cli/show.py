@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import tyro
 
 from wildood.cli.options import named, parse
-from wildood.detect.detector import Promise
+from wildood.detect.promise import Promise
 from wildood.detect.storage import read_description
 from wildood.report.tables import settings_text
 
@@ -38,13 +38,15 @@ def run(words: Sequence[str]) -> None:
 def describe(content: dict[str, Any]) -> str:
     """The description as lines of text."""
     record, example = content["record"], content["example"]
+    promise = Promise(**content["promise"]) if content["promise"] else None
     model = content["model"].get("name") or f"{content['model'].get('class')}, your own: name it with --model at score"
     lines = {
         "model": model,
         "input": f"{example['kind']} examples of shape {tuple(example['shape'])}{_spec(content['input'])}",
         "score": f"{content['score']['name']}{_bracketed(content['score']['settings'])}, higher = more OOD",
         "threshold": f"unknown above {float.fromhex(content['threshold']):.6g}",
-        "promise": str(Promise(**content["promise"])) if content["promise"] else "none: not calibrated",
+        "promise": str(promise) if promise else "none: not calibrated",
+        **({"assumes": promise.assumption} if promise and promise.unseen else {}),
         **(_making(record, content["history"]) if "method" in record else {}),
         "versions": settings_text(record.get("versions", {})),
     }

@@ -123,14 +123,19 @@ def require(options: Any, command: str, names: Sequence[str]) -> None:
 
 def spec_of(options: Any) -> InputSpec | None:
     """The input spec that --mean, --std, --layout and --size describe."""
-    if options.mean is None and options.std is None:
+    check_colours(options)
+    if options.mean is None:
         for name, default in (("layout", "NHWC"), ("size", None)):
             if getattr(options, name) != default:
                 raise InputError(f"--{name} is for images: give --mean and --std, too")
         return None
-    if options.mean is None or options.std is None:
-        raise InputError("--mean and --std belong together: give both, one number for each channel")
     return InputSpec(layout=options.layout, mean=options.mean, std=options.std, size=options.size)
+
+
+def check_colours(options: Any) -> None:
+    """Refuse half of a spec."""
+    if (options.mean is None) != (options.std is None):
+        raise InputError("--mean and --std belong together: give both, one number for each channel")
 
 
 def made_for(labelled: Images, options: Any, model: nn.Module) -> tuple[Any, nn.Module]:
@@ -182,7 +187,7 @@ def _read_toml(path: Path, known: set[str], command: str) -> dict[str, Any]:
 
 def _as_words(content: dict[str, Any], cls: Any) -> list[str]:
     """Settings of a file as they would be typed, so that the same checks hold for both."""
-    flags = {"as_published", "quiet", "skip_broken"} & {option.name for option in fields(cls)}
+    flags = {"as_published", "by_class", "quiet", "skip_broken"} & {option.name for option in fields(cls)}
     words: list[str] = []
     for name, value in content.items():
         option = f"--{name.replace('_', '-')}"

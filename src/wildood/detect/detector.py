@@ -10,42 +10,14 @@ import torch
 
 from wildood.data.given import unlabelled_source
 from wildood.data.sources import Source
+from wildood.detect.promise import Promise
 from wildood.errors import InputError
-from wildood.evaluate.thresholds import check_alpha, conformal_threshold
+from wildood.evaluate.thresholds import check_alpha, conformal_threshold, p_values, thresholds_by_class
 from wildood.models.outputs import Classifier, each_output
 from wildood.scores.score import Score, score_all
 from wildood.train.history import Row
 
 UNKNOWN: Final = -1
-
-
-@dataclass(frozen=True)
-class Promise:
-    """What the threshold promises, and on what the promise rests.
-
-    Attributes:
-        alpha: the false-alarm rate.
-        examples: how many ID examples the threshold was computed on.
-        unseen: whether neither the starting classifier nor the fit has trained on them, as far as the caller says.
-
-    >>> print(Promise(alpha=0.05, examples=500, unseen=True))
-    false-alarm rate <= 5 % on ID data like the 500 holdout examples (on average over holdouts)
-    """
-
-    alpha: float
-    examples: int
-    unseen: bool
-
-    def __str__(self) -> str:
-        rate = f"{100 * self.alpha:g} %"
-        if self.unseen:
-            return (
-                f"false-alarm rate <= {rate} on ID data like the {self.examples} holdout examples (on average over holdouts)"
-            )
-        return (
-            f"no promise: the threshold aims at a false-alarm rate of {rate} on {self.examples} examples, but if the model "
-            "was trained on them, fresh data is rejected more often: give a holdout that it has not seen"
-        )
 
 
 @dataclass(frozen=True)
@@ -88,8 +60,10 @@ class Detector:
         scorer: the score, higher = more OOD.
         example: what one raw example is like.
         threshold: reject above it.
+        class_thresholds: reject above that of the predicted class instead, if the detector was calibrated by class.
         promise: what the threshold promises.
-        holdout_scores: what the threshold was computed from.
+        holdout_scores: what the threshold was computed from, with
+        holdout_classes: what the classifier says of the same examples.
         history: one row for each epoch of the training that made it.
         record: how it was made: method, schedule, seed, versions.
 
@@ -110,8 +84,10 @@ class Detector:
         example: "Example",
         *,
         threshold: float = float("nan"),
+        class_thresholds: npt.NDArray[np.float64] | None = None,
         promise: Promise | None = None,
         holdout_scores: npt.NDArray[np.float32] | None = None,
+        holdout_classes: npt.NDArray[np.int64] | None = None,
         history: list[Row] | None = None,
         record: dict[str, Any] | None = None,
     ) -> None:
@@ -119,8 +95,10 @@ class Detector:
         self.scorer = scorer.to(classifier.device)
         self.example = example
         self.threshold = threshold
+        self.class_thresholds = class_thresholds
         self.promise = promise
         self.holdout_scores = holdout_scores
+        self.holdout_classes = holdout_classes
         self.history = history or []
         self.record = record or {}
 
@@ -131,13 +109,20 @@ class Detector:
     def predict(self, x: Any) -> npt.NDArray[np.int64]:
         """The class of each example, or UNKNOWN (-1) where it is rejected."""
         scores, classes = self.score_and_classify(x)
-        return np.where(self.accepts(scores), classes, UNKNOWN)
+        return np.where(self.accepts(scores, classes), classes, UNKNOWN)
 
-    def accepts(self, scores: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
-        """Which of these scores the threshold accepts."""
+    def accepts(self, scores: npt.NDArray[np.float32], classes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which examples with these scores and these predicted classes are accepted."""
         if np.isnan(self.threshold):
             raise InputError("this detector has no threshold: call detector.calibrate(holdout, alpha) first")
-        return scores <= self.threshold
+        return scores <= (self.threshold if self.class_thresholds is None else self.class_thresholds[classes])
+
+    def p_value(self, x: Any) -> npt.NDArray[np.float64]:
+        """The conformal p-value of each example against the holdout's scores: small = looks unknown.
+
+        Of fresh ID examples, at most a share p has a p-value of p or less, if the promise's assumption holds.
+        """
+        return p_values(self.score(x), self._holdout()[0])
 
     def classify(self, x: Any) -> npt.NDArray[np.int64]:
         """The class of each example, even where it would be rejected."""
@@ -145,9 +130,12 @@ class Detector:
 
     def score_and_classify(self, x: Any) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """What `score` and `classify` say, from one pass over the examples."""
+        return self._score_and_classify(self._source(x))
+
+    def _score_and_classify(self, source: Source) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         both = score_all(
             self.classifier,
-            self._source(x),
+            source,
             self.scorer,
             # float64 holds every float32 and every class exactly
             lambda found: torch.stack([found.scores.cpu().double(), found.outputs.logits.argmax(1).cpu().double()], dim=1),
@@ -158,40 +146,75 @@ class Detector:
         """The classifier's softmax probabilities, (examples, classes), even where an example would be rejected."""
         return each_output(self.classifier, self._source(x), lambda outputs: outputs.logits.softmax(1)).numpy()
 
-    def calibrate(self, holdout: Any = None, alpha: float = 0.05, *, unseen: bool = True) -> "Detector":
+    def calibrate(
+        self,
+        holdout: Any = None,
+        alpha: float = 0.05,
+        *,
+        confidence: float | None = None,
+        by_class: bool = False,
+        unseen: bool = True,
+    ) -> "Detector":
         """Set the threshold anew for a false-alarm rate of at most alpha; returns the detector itself.
 
         Args:
             holdout: ID examples `(x, y)`, or `x` alone: labels are not used. None for the ones the threshold rests on now.
             alpha: the false-alarm rate.
+            confidence: promise the rate with this probability over the draw of the holdout, instead of on average.
+            by_class: a threshold for each class that the classifier may predict, so that no class bears all false alarms.
             unseen: whether these examples were in no training, the starting classifier's included, and have chosen nothing.
                 The promise rests on it; the holdout of a `fit` that kept its best epoch has chosen that epoch.
         """
         check_alpha(alpha)
         if holdout is None:
-            if self.holdout_scores is None or self.promise is None:
-                raise InputError("this detector has no holdout scores: give holdout=(x, y)")
-            return self._calibrate(self.holdout_scores, alpha, unseen=self.promise.unseen)
+            scores, classes = self._holdout()
+            unseen = self.promise is not None and self.promise.unseen
+            return self._calibrate(scores, classes, alpha, confidence, by_class=by_class, unseen=unseen)
         source = self._source(examples_of(holdout))
         if unseen and self.record.get("chosen_by") == source.fingerprint():
             raise InputError(
                 "half of this holdout chose the epoch or a setting, so it promises nothing as a whole: calibrate(alpha=...) "
                 "uses the other half; or give other examples"
             )
-        return self.calibrate_on(source, alpha, unseen=unseen)
+        return self.calibrate_on(source, alpha, confidence, by_class=by_class, unseen=unseen)
 
-    def calibrate_on(self, source: Source, alpha: float, *, unseen: bool) -> "Detector":
+    def calibrate_on(
+        self, source: Source, alpha: float, confidence: float | None = None, *, by_class: bool = False, unseen: bool
+    ) -> "Detector":
         """`calibrate` for a source that is checked already."""
-        return self._calibrate(self._scores(source), alpha, unseen=unseen)
+        scores, classes = self._score_and_classify(source)
+        return self._calibrate(scores, classes, alpha, confidence, by_class=by_class, unseen=unseen)
+
+    def _calibrate(
+        self,
+        scores: npt.NDArray[np.float32],
+        classes: npt.NDArray[np.int64],
+        alpha: float,
+        confidence: float | None,
+        *,
+        by_class: bool,
+        unseen: bool,
+    ) -> "Detector":
+        threshold, each = conformal_threshold(scores, alpha, confidence), None
+        if by_class:
+            each = thresholds_by_class(scores, classes, self._class_count(), alpha, confidence)
+        self.threshold, self.class_thresholds = threshold, each
+        self.promise = Promise(alpha, len(scores), unseen, confidence, by_class)
+        self.holdout_scores, self.holdout_classes = scores, classes
+        return self
+
+    def _holdout(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        if self.holdout_scores is None or self.holdout_classes is None:
+            raise InputError("this detector has no holdout scores: call detector.calibrate(holdout, alpha) first")
+        return self.holdout_scores, self.holdout_classes
+
+    def _class_count(self) -> int:
+        kind = torch.uint8 if self.example.kind == "uint8" else torch.float32 if self.example.kind == "float" else torch.long
+        blank = unlabelled_source(torch.zeros((1, *self.example.shape), dtype=kind), "x")
+        return each_output(self.classifier, blank, lambda outputs: outputs.logits).shape[1]
 
     def _scores(self, source: Source) -> npt.NDArray[np.float32]:
         return score_all(self.classifier, source, self.scorer, lambda found: found.scores).numpy()
-
-    def _calibrate(self, scores: npt.NDArray[np.float32], alpha: float, *, unseen: bool) -> "Detector":
-        self.threshold = conformal_threshold(scores, alpha)
-        self.promise = Promise(alpha, len(scores), unseen)
-        self.holdout_scores = scores
-        return self
 
     def save(self, directory: str | Path) -> Path:
         """Write the detector to a directory: safetensors and JSON, no pickle. Read it back with `wildood.load`."""

@@ -25,7 +25,7 @@ from wildood.detect.network import (
 from wildood.detect.preparation import prepare
 from wildood.detect.scoring import warn_of_accuracy
 from wildood.errors import InputError
-from wildood.evaluate.thresholds import check_alpha
+from wildood.evaluate.thresholds import check_alpha, check_confidence
 from wildood.methods.objective import Method
 from wildood.methods.schedule import Schedule
 from wildood.methods.woods import Woods
@@ -44,6 +44,8 @@ def fit(
     method: Method | None = None,
     schedule: Schedule | None = None,
     alpha: float | None = None,
+    confidence: float | None = None,
+    by_class: bool = False,
     input: InputSpec | None = None,  # noqa: A002 - the user's word for it
     features: str | None = None,
     keep: Literal["best", "last"] = "best",
@@ -64,6 +66,8 @@ def fit(
         method: what to train with; `Woods()` unless given.
         schedule: how long and how fast; the method's own unless given.
         alpha: the false-alarm rate of the deployed threshold; the method's unless given.
+        confidence: promise that rate with this probability over the draw of the holdout, instead of on average.
+        by_class: a threshold for each predicted class, so that no class bears all false alarms.
         input: how uint8 images become model input; floats go in as they are without it.
         features: the submodule whose output are the features, for methods that use them; found if not given.
         keep: the "best" epoch by wild acceptance on data set aside (no OOD labels), or the "last".
@@ -90,10 +94,11 @@ def fit(
     if keep not in {"best", "last"}:
         raise InputError(f"keep is {keep!r}: give 'best' or 'last'")
     alpha = check_alpha(method.alpha if alpha is None else alpha)
+    confidence = None if confidence is None else check_confidence(confidence)
     seed = check_seed(seed)
     check_spec(input)
     with shown(verbose=verbose), lent_generator(seed, "fit"):
-        data = prepare(labelled, wild, holdout, schedule, alpha, input, keep, seed, uses_wild=method.uses_wild)
+        data = prepare(labelled, wild, holdout, schedule, alpha, input, keep, seed, confidence, uses_wild=method.uses_wild)
         classifier, classes = copy_classifier(model, data.labelled, input, features, uses_features=method.uses_features)
         check_trainable(classifier)
         check_augmentation(schedule, data.example.shape)
@@ -130,7 +135,7 @@ def fit(
         chosen = choose(candidates, classifier, data.selection, alpha, data.wild_aside)
         record |= {"chosen": chosen.record} if chosen.record else {}
         detector = Detector(classifier.eval(), chosen.score, data.example, history=history, record=record)
-        detector.calibrate_on(data.threshold, alpha, unseen=holdout is not None)
+        detector.calibrate_on(data.threshold, alpha, confidence, by_class=by_class, unseen=holdout is not None)
         _report(detector, training)
     return detector
 

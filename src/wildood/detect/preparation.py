@@ -41,6 +41,7 @@ def prepare(
     spec: InputSpec | None,
     keep: str,
     seed: int,
+    confidence: float | None = None,
     *,
     uses_wild: bool = True,
 ) -> Data:
@@ -59,7 +60,8 @@ def prepare(
     pools = traffic.pools if traffic is not None and uses_wild else ()
     check_overlap(unseen, [("labelled", known), *(("wild", pool) for pool in pools)])
     if unseen is None:
-        known, unseen = set_aside_labelled(known, alpha, schedule.batch, seed, halves=keep == "best")
+        needed = examples_needed(alpha, confidence)
+        known, unseen = set_aside_labelled(known, needed, schedule.batch, seed, halves=keep == "best")
     else:
         fingerprints["holdout"] = unseen.fingerprint()
     if len(known) < schedule.batch:
@@ -75,21 +77,28 @@ def prepare(
         aside = traffic.whole(seed)
     selection = threshold = unseen
     if keep == "best":
-        first, second = split(len(unseen), 0.5, generator(seed, "holdout"))
-        selection, threshold = Part(unseen, first), Part(unseen, second)
+        selection, threshold = halves_of(unseen, seed)
     for part in (selection, threshold):
-        enough(part, alpha, halves=keep == "best", instead="keep='last'")
+        enough(part, alpha, confidence, halves=keep == "best", instead="keep='last'")
     return Data(known, kept, aside, selection, threshold, example, fingerprints)
 
 
-def enough(part: Source, alpha: float, *, halves: bool, instead: str) -> None:
+def halves_of(holdout: Source, seed: int) -> tuple[Source, Source]:
+    """The half of a holdout that chooses, and the half that sets the threshold."""
+    first, second = split(len(holdout), 0.5, generator(seed, "holdout"))
+    return Part(holdout, first), Part(holdout, second)
+
+
+def enough(part: Source, alpha: float, confidence: float | None = None, *, halves: bool, instead: str) -> None:
     """Refuse a holdout, or a half of one, that is too small for the promised rate."""
-    if len(part) < examples_needed(alpha):
+    needed = examples_needed(alpha, confidence)
+    if len(part) < needed:
+        surely = "" if confidence is None else f" with confidence {confidence}"
         half = " in each half (one chooses, one sets the threshold)" if halves else ""
         remedy = f", a larger alpha, or {instead}" if halves else " or a larger alpha"
         raise InputError(
-            f"the holdout has {len(part)} examples{half}, but a false-alarm rate of {alpha} needs at least "
-            f"{examples_needed(alpha)}: give a larger holdout{remedy}"
+            f"the holdout has {len(part)} examples{half}, but a false-alarm rate of {alpha}{surely} needs at least "
+            f"{needed}: give a larger holdout{remedy}"
         )
 
 
@@ -119,9 +128,9 @@ def _report(found: int, count: int, name: str, other: str) -> None:
         logger.warning("%d of the %d %s examples are in %s, too: the same data twice?", found, count, name, other)
 
 
-def set_aside_labelled(known: Source, alpha: float, least_left: int, seed: int, *, halves: bool) -> tuple[Source, Source]:
+def set_aside_labelled(known: Source, needed: int, least_left: int, seed: int, *, halves: bool) -> tuple[Source, Source]:
     """Without a holdout: part of the labelled data takes its place, and the user is told what that means."""
-    least = examples_needed(alpha) * (2 if halves else 1)
+    least = needed * (2 if halves else 1)
     wanted = max(round(ASIDE * len(known)), least)
     if len(known) - wanted < least_left:
         raise InputError(

@@ -16,7 +16,7 @@ from wildood.detect.detector import Detector, Example, examples_of
 from wildood.detect.network import check_spec, copy_classifier, model_fingerprint, versions
 from wildood.detect.preparation import check_overlap, enough, set_aside_labelled
 from wildood.errors import InputError
-from wildood.evaluate.thresholds import check_alpha
+from wildood.evaluate.thresholds import check_alpha, examples_needed
 from wildood.models.outputs import Classifier, evaluating, forward_all
 from wildood.scores.score import Score
 from wildood.train.progress import logger
@@ -34,6 +34,8 @@ def posthoc(
     wild: Any = None,
     ood: Any = None,
     alpha: float = 0.05,
+    confidence: float | None = None,
+    by_class: bool = False,
     input: InputSpec | None = None,  # noqa: A002 - the user's word for it
     features: str | None = None,
     seed: int = 0,
@@ -52,6 +54,8 @@ def posthoc(
         wild: unlabelled traffic, to choose settings by.
         ood: examples that are known to be OOD, to choose settings by; they are used for nothing else.
         alpha: the false-alarm rate of the threshold.
+        confidence: promise that rate with this probability over the draw of the holdout, instead of on average.
+        by_class: a threshold for each predicted class, so that no class bears all false alarms.
         input: how uint8 images become model input; floats go in as they are without it.
         features: the submodule whose output are the features, for scores that use them; found if not given.
         seed: decides which half of the holdout chooses.
@@ -72,7 +76,7 @@ def posthoc(
             check_overlap(calibration, [("labelled", unlabelled_source(examples_of(labelled), "labelled"))])
     elif labelled is not None:
         known = unlabelled_source(examples_of(labelled), "labelled") if fitted_on is None else fitted_on
-        fitted, calibration = set_aside_labelled(known, alpha, 1, seed, halves=True)
+        fitted, calibration = set_aside_labelled(known, examples_needed(alpha, confidence), 1, seed, halves=True)
         fitted_on = None if fitted_on is None else fitted
     else:
         raise InputError("a threshold needs ID examples: give holdout=(x, y) that the model was not trained on")
@@ -94,7 +98,7 @@ def posthoc(
         second, first = split(len(calibration), 0.5, generator(seed, "holdout"))
         selection, calibration = Part(calibration, first), Part(calibration, second)
     for part in (selection, calibration):
-        enough(part, alpha, halves=len(candidates) > 1, instead="a fixed setting of the score")
+        enough(part, alpha, confidence, halves=len(candidates) > 1, instead="a fixed setting of the score")
     chosen = choose(candidates, classifier, selection, alpha, traffic, outliers)
     record = {
         "score": type(score).__name__,
@@ -106,7 +110,7 @@ def posthoc(
     if len(candidates) > 1 and holdout is not None:
         record["chosen_by"] = unlabelled_source(examples_of(holdout), "holdout").fingerprint()
     detector = Detector(classifier.eval(), chosen.score, example, record=record)
-    return detector.calibrate_on(calibration, alpha, unseen=holdout is not None)
+    return detector.calibrate_on(calibration, alpha, confidence, by_class=by_class, unseen=holdout is not None)
 
 
 def warn_of_accuracy(accuracy: float, name: str) -> None:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from wildood.data.files import DamagedFileError, digest, dump_tensors, load_tensors, write_atomically
 from wildood.data.inputs import InputSpec
-from wildood.detect.detector import Detector, Example, Promise
+from wildood.detect.detector import Detector, Example
+from wildood.detect.promise import Promise
 from wildood.errors import DetectorFileError
 from wildood.models.features import FeatureTap
 from wildood.models.heads import DeConfHead
@@ -21,6 +22,7 @@ from wildood.models.shipped import SHIPPED, build_model, describe_model
 from wildood.scores.shipped import SHIPPED as SCORES
 
 FORMAT = 1
+ARRAYS = ("holdout_scores", "holdout_classes", "class_thresholds")
 
 
 def save_detector(detector: Detector, directory: Path) -> Path:
@@ -38,8 +40,9 @@ def save_detector(detector: Detector, directory: Path) -> Path:
         "head": {} if head is None else head.state_dict(),
     }
     tensors = {f"{part}.{name}": tensor for part, state in parts.items() for name, tensor in state.items()}
-    if detector.holdout_scores is not None:
-        tensors["holdout_scores"] = torch.from_numpy(detector.holdout_scores)
+    for name in ARRAYS:
+        if (array := getattr(detector, name)) is not None:
+            tensors[name] = torch.from_numpy(array)
     weights = dump_tensors(tensors)
     tap = detector.classifier.tap
     content = {
@@ -120,7 +123,7 @@ def _build(
         Example(tuple(content["example"]["shape"]), content["example"]["kind"]),
         threshold=float.fromhex(content["threshold"]),
         promise=None if content["promise"] is None else Promise(**content["promise"]),
-        holdout_scores=tensors["holdout_scores"].numpy() if "holdout_scores" in tensors else None,
+        **{name: tensors[name].numpy() for name in ARRAYS if name in tensors},
         history=content["history"],
         record=content["record"],
     )

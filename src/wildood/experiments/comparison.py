@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 from torch import nn
 
 from wildood.data.inputs import InputSpec
 from wildood.detect.detector import Detector
 from wildood.detect.fitting import fit
 from wildood.detect.scoring import posthoc
-from wildood.evaluate.metrics import accuracy, auroc, false_alarm_rate, fpr_at_tpr, mean_and_error, rejection_rate
+from wildood.evaluate.metrics import accuracy, auroc, fpr_at_tpr, mean_and_error
 from wildood.experiments.digits import SPEC, starting_classifier
 from wildood.experiments.parts import Parts
 from wildood.methods.energy_logistic import EnergyLogistic
@@ -60,13 +61,13 @@ class Metrics:
     def of(cls, detector: Detector, test_id: tuple[Any, Any], test_ood: Any) -> "Metrics":
         """Measure a detector on ID examples with their classes, and on OOD examples."""
         id_scores, classes = detector.score_and_classify(test_id[0])
-        ood_scores = detector.score(test_ood)
+        ood_scores, ood_classes = detector.score_and_classify(test_ood)
         return cls(
             fpr95=fpr_at_tpr(id_scores, ood_scores),
             auroc=auroc(id_scores, ood_scores),
             accuracy=accuracy(classes, test_id[1]),
-            false_alarms=false_alarm_rate(id_scores, detector.threshold),
-            caught=rejection_rate(ood_scores, detector.threshold),
+            false_alarms=1 - float(np.mean(detector.accepts(id_scores, classes))),
+            caught=1 - float(np.mean(detector.accepts(ood_scores, ood_classes))),
         )
 
 

@@ -8,7 +8,7 @@ from wildood.data.files import DamagedFileError, digest, dump_state, load_state,
 from wildood.errors import CheckpointError
 from wildood.train.history import Row, append_row, rewrite_rows
 
-FORMAT = 1
+FORMAT = 2  # of checkpoints: 2 keeps the place in an order instead of what is left of it
 
 
 class RunDirectory:

@@ -1,0 +1,175 @@
+"""`select` and `fit_many`: which of several detectors to deploy, without a single OOD label (the paper's Appendix C)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from wildood.data.given import all_labels, labelled_source
+from wildood.data.sources import Source
+from wildood.data.wild import as_wild
+from wildood.detect.detector import Detector
+from wildood.detect.fitting import fit
+from wildood.detect.preparation import ASIDE, halves_of
+from wildood.errors import InputError
+from wildood.evaluate.ranking import Candidate, Ranking, rank_candidates
+from wildood.methods.objective import Method
+from wildood.train.progress import logger, shown
+
+Detectors = Mapping[str, Detector] | Sequence[Detector]
+
+
+def select(
+    candidates: Detectors,
+    holdout: Any,
+    wild_holdout: Any,
+    *,
+    alpha: float = 0.05,
+    accuracy_loss: float = 0.01,
+    confidence: float = 0.95,
+) -> Ranking:
+    """Rank detectors by how much wild data they accept, each at its own threshold for a false-alarm rate of alpha.
+
+    At equal TPR, less accepted wild data is a lower FPR, whatever the share of unknowns is: no OOD label is needed. Give
+    examples on which none of them was trained. Those that choose cannot promise: the thresholds that the detectors have
+    are not touched, and rest on their own holdout.
+
+    Args:
+        candidates: detectors by name, or in a list: other methods, settings, epochs or scores.
+        holdout: `(x, y)`, ID examples with their classes.
+        wild_holdout: wild examples.
+        alpha: the false-alarm rate at which they are compared.
+        accuracy_loss: how much accuracy may be lost against the most accurate one.
+        confidence: of what is said about luck: whether the first is separated from the others, and the bounds.
+
+    Returns:
+        The ranking: `ranking.places[0].name` is the first, `ranking.separated` tells whether luck explains it, and
+        `ranking.excess_fpr(pi)` bounds by how much its FPR may exceed the best one's.
+
+    >>> import numpy as np, torch, wildood
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 2, 300)
+    >>> x = (rng.normal(size=(300, 2)) + 6 * y[:, None]).astype("float32")
+    >>> wild = np.concatenate([x[200:], rng.normal(size=(50, 2)).astype("float32") + 3]).astype("float32")
+    >>> model = torch.nn.Linear(2, 2)
+    >>> with torch.no_grad():
+    ...     _ = model.weight.copy_(torch.tensor([[-1.0, -1.0], [1.0, 1.0]])), model.bias.copy_(torch.tensor([6.0, -6.0]))
+    >>> scores = {"energy": wildood.EnergyScore(), "max-softmax": wildood.MaxSoftmax()}
+    >>> candidates = {name: wildood.posthoc(model, score, holdout=x[:100]) for name, score in scores.items()}
+    >>> [place.name for place in select(candidates, (x[100:200], y[100:200]), wild).places]
+    ['energy', 'max-softmax']
+    """
+    named = _named(candidates)
+    known = labelled_source(holdout, "holdout")
+    return _rank(named, known, as_wild(wild_holdout).whole(seed=0), alpha, accuracy_loss, confidence)
+
+
+@dataclass(frozen=True)
+class Fits:
+    """What `fit_many` made.
+
+    Attributes:
+        best: the detector to deploy.
+        detectors: all of them, by name.
+        ranking: in which order, and how sure that is. The examples that ranked have also chosen the epoch of each.
+    """
+
+    best: Detector
+    detectors: dict[str, Detector]
+    ranking: Ranking
+
+
+def fit_many(
+    model: nn.Module,
+    labelled: Any,
+    wild: Any,
+    holdout: Any,
+    *,
+    methods: Sequence[Method],
+    run_dir: str | Path | None = None,
+    seed: int = 0,
+    verbose: bool = True,
+    **settings: Any,
+) -> Fits:
+    """`fit` with each of several methods or settings of one, and keep the best, without a single OOD label.
+
+    The part of the holdout and of the wild data that chooses each one's epoch also ranks them; the other part of the
+    holdout sets the thresholds, so that the promise of the best holds.
+
+    Args:
+        model: as for `fit`, like all that is not named here (`settings`).
+        labelled: ID examples with their classes.
+        wild: wild data.
+        holdout: `(x, y)` that nothing has trained on.
+        methods: what to train with, such as `[Woods(), OutlierExposure(0.5)]`.
+        run_dir: one directory in it for each method.
+        seed: decides every random draw; the same for all.
+        verbose: show progress.
+        settings: further arguments of `fit`.
+
+    >>> import numpy as np, wildood
+    >>> from wildood.models.small import MLP
+    >>> rng = np.random.default_rng(0)
+    >>> x, y = rng.normal(size=(300, 2)).astype("float32"), rng.integers(0, 2, 300)
+    >>> made = fit_many(
+    ...     MLP(2, 2), (x, y), x[:200] + 1, (x[:100] + 0.5, y[:100]), methods=[wildood.Woods(), wildood.OutlierExposure()],
+    ...     schedule=wildood.Schedule(steps=3), verbose=False,
+    ... )
+    >>> sorted(made.detectors)
+    ['OutlierExposure', 'Woods']
+    """
+    if settings.get("keep", "best") != "best":
+        raise InputError("fit_many keeps the best epoch of each method: leave out keep=")
+    if holdout is None:
+        raise InputError("fit_many chooses by ID examples that nothing has trained on: give holdout=(x, y)")
+    names = _names(methods)
+    detectors = {}
+    for name, method in zip(names, methods, strict=True):
+        with shown(verbose=verbose):
+            logger.info("%s:", name)
+        where = None if run_dir is None else Path(run_dir) / name
+        detectors[name] = fit(
+            model, labelled, wild, holdout, method=method, run_dir=where, seed=seed, verbose=verbose, **settings
+        )
+    alpha = settings.get("alpha") or methods[0].alpha
+    chooses, _ = halves_of(labelled_source(holdout, "holdout"), seed)
+    _, aside = as_wild(wild).set_aside(ASIDE, seed)
+    ranking = _rank(detectors, chooses, aside, alpha, accuracy_loss=0.01, confidence=0.95)
+    with shown(verbose=verbose):
+        logger.info("%s", ranking)
+    return Fits(detectors[ranking.places[0].name], detectors, ranking)
+
+
+def _rank(
+    named: dict[str, Detector], known: Source, wild: Source, alpha: float, accuracy_loss: float, confidence: float
+) -> Ranking:
+    labels = all_labels(known).numpy()
+    seen = []
+    for name, detector in named.items():
+        scores, classes = detector.score_and_classify(known)
+        seen.append(Candidate(name, scores, detector.score(wild), classes == labels))
+    return rank_candidates(seen, alpha, accuracy_loss=accuracy_loss, confidence=confidence)
+
+
+def _named(candidates: Detectors) -> dict[str, Detector]:
+    named = dict(candidates) if isinstance(candidates, Mapping) else {str(i): each for i, each in enumerate(candidates)}
+    for name, detector in named.items():
+        if not isinstance(detector, Detector):
+            raise InputError(f"candidate {name} is a {type(detector).__name__}: give detectors, such as fit returns")
+    return named
+
+
+def _names(methods: Sequence[Method]) -> list[str]:
+    """The name of each method: its class, with the settings by which it differs from another of the same class."""
+    if not isinstance(methods, list | tuple) or not methods:
+        raise InputError("methods is no list of methods: give at least one, as in methods=[Woods()]")
+    names = []
+    for method in methods:
+        alike = [other for other in methods if type(other) is type(method)]
+        varying = [f.name for f in fields(method) if len({getattr(other, f.name) for other in alike}) > 1]
+        names.append("-".join([type(method).__name__, *(f"{name}={getattr(method, name)}" for name in varying)]))
+    if len(set(names)) < len(names):
+        raise InputError(f"methods has {names[0]} twice: give each once")
+    return names
