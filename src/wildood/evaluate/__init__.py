@@ -1,1 +1,1 @@
-"""Numpy on arrays of scores, nothing else: metrics, thresholds, selection."""
+"""Numpy on arrays of scores, nothing else: metrics, thresholds, selection, rankings, the share of unknowns."""
