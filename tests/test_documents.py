@@ -150,7 +150,8 @@ def test_the_commands_run_one_after_the_other(document, place):
         done = subprocess.run(
             ["/bin/bash", "-o", "pipefail", "-c", line], cwd=place, capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        good = {0, 3} if name == "inspect" else {0}  # 3: by chance, noise looks unknown in up to 5 % of all draws
+        assert done.returncode in good, f"{command}\n{done.stderr}"
     assert (place / "detector" / "report.html").exists()
 
 
@@ -181,4 +182,4 @@ def test_the_exit_codes_of_the_guide_are_those_of_the_program():
     from wildood.cli import main  # noqa: PLC0415 - its name is taken by the function elsewhere
 
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", (ROOT / "docs/guide.md").read_text("utf-8"), re.MULTILINE)}
-    assert listed == {main.OK, 1, main.MISTAKE, main.INTERRUPTED}
+    assert listed == {main.OK, 1, main.MISTAKE, main.FOUND, main.INTERRUPTED}

@@ -409,5 +409,5 @@ def test_a_reader_that_has_had_enough_is_no_error(fitted, place):
     done = subprocess.run(
         ["/bin/bash", "-o", "pipefail", "-c", pipeline], cwd=place, env=ENVIRONMENT, capture_output=True, check=False
     )
-    assert done.stderr == b""
+    assert done.stderr == b"examples: 7 examples from new.npy\n"
     assert done.stdout.startswith(b"example,score")

@@ -9,9 +9,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import wildood
 from wildood.cli.main import main
+from wildood.cli.sources import colours
+from wildood.data.given import all_labels
+from wildood.data.images import Images
+from wildood.detect.preparation import prepare
 
 COLOURS = {"grass": (30, 160, 40), "sky": (90, 140, 230)}
+SPEC = wildood.InputSpec(mean=(0.5,) * 3, std=(0.25,) * 3)
 SMALL = ["--batch", "16", "--steps", "2", "--alpha", "0.2"]
 
 
@@ -63,8 +69,41 @@ def test_folders_of_mixed_pictures_make_a_detector_that_names_files_and_classes(
     assert {row["class"] for row in rows} <= set(COLOURS)
 
 
+def test_the_colours_of_many_pixels_are_exact():
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (6000, 64, 64, 1), dtype=np.uint8)  # more than a float32 can count
+    pixels[..., 0] |= 128
+    mean, std = colours(Images(pixels))
+    assert mean == (round(float(pixels.mean(dtype=np.float64)) / 255, 4),)
+    assert std == (round(float(pixels.std(dtype=np.float64)) / 255, 4),)
+
+
+def test_traffic_that_is_no_number_is_refused(place, capsys):
+    wild = np.full((40, 32, 32, 3), np.nan, np.float32)
+    np.save(place / "wild.npy", wild)
+    np.savez(place / "known.npz", x=np.zeros((60, 32, 32, 3), np.float32), y=np.arange(60) % 2)
+    words = ["fit", "--labelled", str(place / "known.npz"), "--model", "resnet20", *SMALL, "--out", str(place / "d")]
+    assert main([*words, "--wild", str(place / "wild.npy")]) == 2
+    assert "wild: example 0 holds NaN or infinity" in capsys.readouterr().err
+    np.save(place / "wild.npy", np.array([["a"], ["b"]]))
+    assert main([*words, "--wild", str(place / "wild.npy")]) == 2
+    assert "wild has dtype <U1: give float32 numbers or uint8 images" in capsys.readouterr().err
+
+
+def test_in_python_a_holdout_without_a_class_keeps_the_numbers_of_the_others(place, files):
+    labelled = wildood.open_images("photos", size=16)
+    (place / "only").mkdir()
+    (place / "only" / "sky").symlink_to(files / "held" / "sky")
+    holdout = wildood.open_images(place / "only", size=16)
+    assert (labelled.classes, holdout.classes) == (("grass", "sky"), ("sky",))
+    parts = prepare(
+        labelled, wildood.open_images("inbox", size=16), holdout, wildood.Schedule(steps=1, batch=8), 0.2, SPEC, "last", 0
+    )
+    assert set(all_labels(parts.threshold).tolist()) == {1}
+
+
 def test_a_size_of_the_users_own(place, capsys):
-    words = [*FIT[:-1], "smallcnn:channels=3,classes=2,size=16", "--size", "16", "16"]
+    words = [*FIT[:-1], "smallcnn:channels=3,classes=2,size=16", "--size", "16"]
     assert main([*words, *SMALL, "--out", str(place / "d")]) == 0
     assert json.loads((place / "d" / "detector.json").read_text())["example"]["shape"] == [16, 16, 3]
 
@@ -97,6 +136,14 @@ def test_pretrain_reads_folders(place, capsys):
     weights = ["--weights", str(place / "p" / "weights.safetensors")]
     weights += ["--mean", "0.3", "0.5", "0.5", "--std", "0.2", "0.2", "0.2"]
     assert main([*fit, *weights, *SMALL, "--out", str(place / "d")]) == 0
+
+
+def test_weights_of_named_classes_fit_without_saying_how_many(place, capsys):
+    words = ["pretrain", "--labelled", "photos", "--model", "resnet20", "--batch", "16", "--steps", "1"]
+    assert main([*words, "--out", str(place / "p")]) == 0
+    given = ["--weights", str(place / "p" / "weights.safetensors"), "--mean", "0.5", "0.4", "0.3", "--std", "1", "1", "1"]
+    assert main([*FIT, *given, *SMALL, "--out", str(place / "d")]) == 0
+    assert json.loads((place / "d" / "detector.json").read_text())["model"]["settings"]["classes"] == 2
 
 
 def test_a_broken_picture_stops_with_its_name_and_can_be_left_out(place, files, capsys):
@@ -151,6 +198,6 @@ def test_arrays_and_pictures_go_together(place, capsys):
 def test_a_named_set_works_and_a_missing_one_says_how_to_get_it(place, capsys):
     words = ["fit", "--labelled", "digits", "--wild", "digits", "--model", "smallcnn", *SMALL]
     assert main([*words, "--out", str(place / "d")]) == 0
-    assert "wild examples are in labelled, too" in capsys.readouterr().err
+    assert "labelled examples are in wild, too" in capsys.readouterr().err
     assert main(["fit", "--labelled", "cifar10:train", "--wild", "inbox", "--model", "resnet20", "--out", "x"]) == 2
     assert "wildood data get cifar10" in capsys.readouterr().err

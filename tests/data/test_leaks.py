@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from wildood.data import leaks
-from wildood.data.leaks import contents, shared
+from wildood.data.leaks import contents, found_in, looked_at
 from wildood.data.sources import ArraySource, Part
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (50, 4, 4, 3), dtype=np.uint8)
@@ -33,11 +33,16 @@ def test_half_precision_is_read_too():
 
 def test_repeated_examples_are_counted_each():
     held = ArraySource(np.concatenate([IMAGES[:3], IMAGES[:3], IMAGES[40:]]))
-    assert shared(contents(held), contents(ArraySource(IMAGES[:10]))) == 6
+    assert found_in(contents(held), ArraySource(IMAGES[:10])).tolist() == [True] * 6 + [False] * 10
+
+
+def test_a_source_is_read_in_parts(monkeypatch):
+    monkeypatch.setattr(leaks, "_BYTES_TOGETHER", 100)
+    assert found_in(contents(ArraySource(IMAGES[[3, 45]])), ArraySource(IMAGES[:20])).tolist() == [True, False]
 
 
 def test_a_large_source_is_looked_at_evenly(monkeypatch):
     monkeypatch.setattr(leaks, "LOOKED_AT", 10)
-    looked = contents(ArraySource(np.arange(1000)[:, None]))
-    assert len(looked) == 10
-    assert shared(looked, contents(ArraySource(np.array([[0], [999]])))) == 2
+    large = ArraySource(np.arange(1000)[:, None])
+    assert looked_at(large) == len(contents(large)) == 10
+    assert found_in(contents(ArraySource(np.array([[0], [1], [999]]))), large).tolist() == [True, False, True]

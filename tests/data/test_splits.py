@@ -27,16 +27,37 @@ def test_published_counts(name):
     )
 
 
-def test_published_draws_are_in_the_released_order():
+def released(rng, count, first):
+    """One draw of the released code: an order of a set, or of a part of one, cut in two."""
+    order = np.arange(count)
+    rng.shuffle(order)
+    return order[:first], order[first:]
+
+
+@pytest.mark.parametrize("ood", [5_640, (7_000, 2_000)])
+def test_published_parts_are_those_of_the_released_order_of_draws(ood):
     rng = np.random.default_rng(10)
-    known, unknown, test = np.arange(50_000), np.arange(5_640), np.arange(10_000)
-    for numbers in (known, unknown, test):
-        rng.shuffle(numbers)
-    split = paper_split(50_000, 10_000, 5_640, seed=10, as_published=True)
-    assert np.array_equal(split.labelled, known[:25_000])
-    assert np.array_equal(split.test_ood, unknown[3_947:])
-    assert np.array_equal(split.holdout, test[:3_000])
-    assert np.array_equal(split.test_id, test[3_000:])
+    labelled, aux_id = released(rng, 50_000, 25_000)
+    if isinstance(ood, int):
+        aux_ood, test_ood = released(rng, ood, 3_947)
+    else:  # a wild set that is not the test set: nothing is drawn
+        aux_ood, test_ood = np.arange(7_000), np.arange(2_000)
+    valid_id, test_id = released(rng, 10_000, 3_000)
+    valid_aux_id, train_aux_id = released(rng, 25_000, 7_500)
+    valid_aux_ood, train_aux_ood = released(rng, len(aux_ood), int(0.3 * len(aux_ood)))
+    split = paper_split(50_000, 10_000, ood, seed=10, as_published=True)
+    expected = {
+        "labelled": labelled,
+        "wild_id": aux_id[train_aux_id],
+        "validation_id": aux_id[valid_aux_id],
+        "holdout": valid_id,
+        "test_id": test_id,
+        "wild_ood": aux_ood[train_aux_ood],
+        "validation_ood": aux_ood[valid_aux_ood],
+        "test_ood": test_ood,
+    }
+    for name, part in expected.items():
+        assert np.array_equal(getattr(split, name), part), name
 
 
 @pytest.mark.parametrize("as_published", [True, False])
@@ -44,12 +65,10 @@ def test_published_draws_are_in_the_released_order():
 @pytest.mark.parametrize("seed", [0, 1])
 def test_parts_of_a_set_are_disjoint_and_complete(ood, seed, as_published):
     split = paper_split(2_000, 400, ood, seed, as_published=as_published)
-    train, test = [split.labelled, split.wild_id], [split.test_id]
-    (test if as_published else train).append(split.holdout)
+    assert sorted(np.concatenate([split.labelled, split.wild_id, split.validation_id])) == list(range(2_000))
+    test = [split.test_id, *([split.holdout] if as_published else [])]
     assert sorted(np.concatenate(test)) == list(range(400))
-    joined = np.concatenate(train)
-    assert len(set(joined)) == len(joined)
-    assert len(joined) == (2_000 if not as_published else 1_700)
+    assert as_published or np.array_equal(split.holdout, split.validation_id)
     unknown = [split.wild_ood, split.validation_ood, *([split.test_ood] if isinstance(ood, int) else [])]
     assert sorted(np.concatenate(unknown)) == list(range(1_000))
 

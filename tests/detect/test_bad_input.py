@@ -366,7 +366,7 @@ def test_equal_examples_in_wild_and_elsewhere_are_counted(call, toy, caplog):
     with caplog.at_level(logging.WARNING, logger="wildood"), pytest.raises(AssertionError, match="training has started"):
         call(wild=wild)
     said = " ".join(record.message for record in caplog.records)
-    assert f"7 of the {len(wild)} wild examples are in labelled, too: the same data twice?" in said
+    assert f"7 of the {len(toy.labelled[0])} labelled examples are in wild, too: the same data twice?" in said
     assert f"1 of the {len(toy.holdout[0])} holdout examples are in wild, too" in said
 
 

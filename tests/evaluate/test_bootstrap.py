@@ -72,14 +72,14 @@ def test_the_spread_agrees_with_that_of_another_implementation():
 
 
 def test_about_95_percent_of_the_intervals_hold_the_true_auroc():
-    """P(N(1, 1) > N(0, 1)) is Phi(1 / sqrt 2) = 0.7602; 150 intervals of 95 % hold it 142.5 ± 2.7 times."""
+    """P(N(1, 1) > N(0, 1)) is Phi(1 / sqrt 2) = 0.7602; 100 intervals of 95 % hold it 95 ± 2.2 times."""
     rng = np.random.default_rng(0)
     held = 0
-    for number in range(150):
-        drawn = resample(rng.normal(size=80), [rng.normal(size=80) + 1], resamples=200, seed=number)
+    for number in range(100):
+        drawn = resample(rng.normal(size=80), [rng.normal(size=80) + 1], resamples=100, seed=number)
         low, high = percentile_interval(drawn.auroc[:, 0])
         held += low <= 0.76025 <= high
-    assert 133 <= held <= 150
+    assert 87 <= held <= 99
 
 
 def test_sets_that_never_overlap_have_intervals_without_width():
@@ -90,7 +90,7 @@ def test_sets_that_never_overlap_have_intervals_without_width():
 
 def test_a_percentile_interval_leaves_as_much_below_as_above():
     values = np.random.default_rng(0).permutation(1001)
-    assert percentile_interval(values, confidence=0.8) == Interval(100, 900)
+    assert percentile_interval(values, confidence=0.8) == pytest.approx((100, 900))
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,11 @@ HISTORY = [
 RNG = np.random.default_rng(0)
 KNOWN_SCORES, OTHER_SCORES = RNG.normal(0, 1, 300).astype("float32"), RNG.normal(2, 1, 200).astype("float32")
 SCORES = {"energy": (KNOWN_SCORES, OTHER_SCORES, 1.5), "WOODS": (KNOWN_SCORES, OTHER_SCORES + 1, 1.6)}
+CLASSES = [("cat", 0.2, 0.1, 0.4), ("a class with a very long name", 0.05, 0.01, 0.1), ("_$2_$", 0.0, 0.0, 0.02)]
 FIGURES = {
     "histogram": lambda name: figures.histogram(name, KNOWN_SCORES, OTHER_SCORES, 1.5, ("known", "wild")),
     "roc": lambda name: figures.roc(name, SCORES),
+    "by_class": lambda name: figures.by_class(name, CLASSES, 0.05),
     "constraint": lambda name: figures.constraint(name, HISTORY, 0.05, "soft false-alarm rate"),
     "classification": lambda name: figures.classification(name, HISTORY),
     "multipliers": lambda name: figures.multipliers(name, HISTORY),
@@ -181,6 +183,41 @@ def test_roc_tells_its_series_apart_by_colour_and_by_dashes(drawn):
     curves = [line for line in axes.get_lines() if line.get_label() in four]
     assert len({line.get_color() for line in curves}) == 4
     assert len({str(line._dash_pattern) for line in curves}) == 4
+
+
+def test_roc_puts_the_dots_where_it_is_told(drawn):
+    axes = drawn(lambda: figures.roc("a", SCORES, points={"energy": (0.4, 0.3), "WOODS": (0.1, 0.8)}))
+    dots = [line.get_xydata().tolist() for line in axes.get_lines() if line.get_marker() == "o"]
+    assert dots == [[[0.4, 0.3]], [[0.1, 0.8]]]
+    assert axes.get_xlim() == (0, 0.4)
+    assert axes.get_ylim()[0] <= 0.3
+
+
+def test_by_class_shows_each_share_with_its_interval_and_its_name(drawn):
+    axes = drawn(lambda: FIGURES["by_class"]("a"))
+    assert [bar.get_width() for bar in axes.patches] == [0.2, 0.05, 0.0]
+    places = [bar.get_y() + bar.get_height() / 2 for bar in axes.patches]
+    (intervals,) = axes.collections
+    ends = [segment.tolist() for segment in intervals.get_segments()]
+    assert np.array(ends) == pytest.approx(
+        np.array([[[low, y], [high, y]] for (_, _, low, high), y in zip(CLASSES, places, strict=True)])
+    )
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["cat", "a class with a ve…", "_$2_$"]
+    assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first class on top
+    (limit,) = axes.get_lines()
+    assert limit.get_xdata() == [0.05, 0.05]
+    assert [text.get_text() for text in axes.texts] == ["α = 5 %"]
+
+
+def test_by_class_shows_a_limit_far_above_a_single_class(drawn):
+    axes = drawn(lambda: figures.by_class("a", CLASSES[2:], 0.5))
+    assert axes.get_xlim()[0] == 0
+    assert axes.get_xlim()[1] > 0.5
+
+
+def test_by_class_without_a_promise_has_no_limit(drawn):
+    axes = drawn(lambda: figures.by_class("a", CLASSES, None))
+    assert list(axes.get_lines()) == []
 
 
 def test_constraint_is_drawn_from_0_with_alpha_as_its_limit(drawn):

@@ -128,3 +128,9 @@ def test_shares_are_shown_in_percent(which, share, text):
         axes.plot([0, 1], [0, 1], color=INK)
         axis = axes.xaxis if which == "x" else axes.yaxis
         assert axis.get_major_formatter()(share, None) == text
+
+
+def test_names_are_shown_letter_by_letter_whatever_they_hold(parse):
+    """Neither formulas nor warnings about letters that matplotlib's own font has not."""
+    shown = [text.text for text in parse(line(label="$x$ 猫 <b>")).all("text")]
+    assert "$x$ 猫 <b>" in shown

@@ -102,14 +102,13 @@ def run(words: Sequence[str]) -> None:
     method = method_of(options)
     grid = grid_of(method, options.grid) if options.grid else []
     schedule = schedule_of(options, method.schedule())
-    model = read_model(options.model, options.weights, options.seed)
+    model = read_model(options.model, options.seed)
     check_colours(options)  # a mistake is told before pictures are decoded
     with shown(verbose=not options.quiet):
         labelled = read_labelled(options.labelled, "--labelled", options)
         wild = None if options.wild is None else read_wild(options.wild, "--wild", options, labelled)
         holdout = None if options.holdout is None else read_labelled(options.holdout, "--holdout", options, labelled)
-        if options.weights is None:
-            options, model = made_for(labelled, options, model)
+        options, model = made_for(labelled, options, model)
     settings: dict[str, Any] = {
         "schedule": schedule,
         "input": spec_of(options),

@@ -13,7 +13,9 @@ from wildood.errors import WildoodError
 COMMANDS = {
     "data": "the named image sets: list them, get them, check them",
     "demo": "see what it does: digits, two minutes, a table and a page",
+    "evaluate": "measure a saved detector on test data: a table, its files and a page",
     "fit": 'teach a classifier to say "unknown" from wild data',
+    "inspect": "look at traffic: how much of it is unknown, and what to label first",
     "pretrain": "train a classifier, to start from",
     "score": "score examples with a saved detector: known or unknown, and which class",
     "show": "what a saved detector is, what it promises, how it was made",
@@ -30,11 +32,13 @@ options:
   --version     the version
 """
 
-OK, MISTAKE, INTERRUPTED = 0, 2, 130
+OK, MISTAKE, FOUND, INTERRUPTED = 0, 2, 3, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command: 0 when all is done, 2 for a mistake of the user's, 130 after Ctrl-C. A bug shows its traceback.
+    """Run a command: 0 when all is done, 2 for a mistake of the user's, 3 if inspect found unknowns, 130 after Ctrl-C.
+
+    A bug shows its traceback.
 
     >>> main(["--version"])
     0.1.0
@@ -52,8 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] not in COMMANDS:
         near = get_close_matches(words[0], COMMANDS, n=1)
         return _mistake(f"no command {words[0]!r}: " + (f"did you mean {near[0]!r}?" if near else "see wildood --help"))
+    code: int | None = OK
     try:
-        import_module(f"wildood.cli.{words[0]}").run(words[1:])
+        code = import_module(f"wildood.cli.{words[0]}").run(words[1:])
     except WildoodError as error:
         return _mistake(str(error))
     except KeyboardInterrupt:
@@ -65,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         return _mistake(f"{error.filename or 'the output'}: {error.strerror}")
-    return OK
+    return OK if code is None else code
 
 
 def _mistake(message: str) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from wildood.data.sampling import lent_generator
 from wildood.errors import InputError
@@ -16,18 +16,15 @@ from wildood.models.shipped import SHIPPED
 NAMES = {name.lower(): cls for name, cls in SHIPPED.items()}
 
 
-def read_model(text: str, weights: Path | None = None, seed: int = 0) -> nn.Module:
-    """`resnet20`, `smallcnn:classes=7,width=32`, or `module:function`; with weights from a safetensors file.
+def read_model(text: str, seed: int = 0) -> nn.Module:
+    """`resnet20`, `smallcnn:classes=7,width=32`, or `module:function`.
 
     >>> type(read_model("mlp:inputs=4,classes=3")).__name__
     'MLP'
     """
     name, _, rest = text.partition(":")
     with lent_generator(seed, "starting weights"):  # the same ones when a run that was cut off is called again
-        model = _shipped(name.lower(), rest) if name.lower() in NAMES else _own(name, rest)
-    if weights is not None:
-        _load(model, weights)
-    return model
+        return _shipped(name.lower(), rest) if name.lower() in NAMES else _own(name, rest)
 
 
 def with_classes(text: str, classes: int) -> str:
@@ -70,14 +67,26 @@ def _own(module: str, function: str) -> nn.Module:
     return model
 
 
-def _load(model: nn.Module, weights: Path) -> None:
+def load_weights(model: nn.Module, weights: Path) -> None:
+    """Put the weights of a safetensors file into a model."""
     try:
-        model.load_state_dict(load_file(weights))
+        model.load_state_dict(_read(weights))
+    except RuntimeError as error:
+        first = str(error).splitlines()[-1].strip()
+        raise InputError(f"--weights {weights} do not fit the model: {first}") from error
+
+
+def fits(model: nn.Module, weights: Path) -> bool:
+    """Whether a model has the names and shapes of the weights in a file."""
+    found = {name: value.shape for name, value in _read(weights).items()}
+    return found == {name: value.shape for name, value in model.state_dict().items()}
+
+
+def _read(weights: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(weights)
     except (OSError, SafetensorError) as error:
         raise InputError(
             f"--weights {weights} cannot be read as safetensors ({error}): "
             "safetensors.torch.save_file(model.state_dict(), FILE) writes such a file"
         ) from error
-    except RuntimeError as error:
-        first = str(error).splitlines()[-1].strip()
-        raise InputError(f"--weights {weights} do not fit the model: {first}") from error

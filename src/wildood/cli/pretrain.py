@@ -65,12 +65,11 @@ def run(words: Sequence[str]) -> None:
     options = parse_with_config(Options, "pretrain", words)
     require(options, "pretrain", ("labelled", "model", "out"))
     schedule = schedule_of(options, Schedule.pretraining())
-    model = read_model(options.model, options.weights, options.seed)
+    model = read_model(options.model, options.seed)
     check_colours(options)  # a mistake is told before pictures are decoded
     with shown(verbose=not options.quiet):
         given = read_labelled(options.labelled, "--labelled", options)
-        if options.weights is None:
-            options, model = made_for(given, options, model)
+        options, model = made_for(given, options, model)
     labelled, aside = _divide(given, options.set_aside, options.seed)
     model = pretrain(
         model,

@@ -18,6 +18,7 @@ from wildood.cli.training import DATA_ROOT
 from wildood.data.files import write_atomically
 from wildood.detect.storage import load
 from wildood.errors import InputError
+from wildood.train.progress import shown
 
 COLUMNS = ("example", "score", "decision", "class")
 
@@ -52,7 +53,8 @@ def run(words: Sequence[str]) -> None:
         what = "is a directory" if Path(options.out).is_dir() else "is in a directory that does not exist"
         raise InputError(f"--out {options.out} {what}: give a file, or - for standard output")
     detector = load(options.detector, model=None if options.model is None else read_model(options.model))
-    images = read_like(detector, options.examples, "examples", options)
+    with shown(verbose=True):
+        images = read_like(detector, options.examples, "examples", options)
     scores, classes = detector.score_and_classify(images)
     decisions = ["known" if accepted else "unknown" for accepted in detector.accepts(scores, classes)]
     names = detector.record.get("classes")

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from wildood.data.catalog import is_named_set, open_set
+from wildood.data.given import numbered_like
 from wildood.data.images import Images
 from wildood.data.opening import open_images
+from wildood.data.sources import blocks
 from wildood.detect.detector import Detector
 from wildood.errors import InputError
 from wildood.train.progress import logger
@@ -23,7 +24,7 @@ def read_labelled(text: str, option: str, options: Any, like: Images | None = No
     images = _read(text, option, options, _shape(options, like))
     if images.labels is None:
         raise InputError(f"{option}: {text} has no labels: {images.unlabelled or 'give an array y of integers beside x'}")
-    return _told(images if like is None else _numbered_like(images, like, option), option)
+    return _told(images if like is None else numbered_like(like, images, option), option)
 
 
 def read_wild(text: str, option: str, options: Any, like: Images) -> Images:
@@ -36,11 +37,23 @@ def read_like(detector: Detector, text: str, option: str, options: Any) -> Image
     return _told(_unlabelled(_read(text, option, options, _picture_shape(detector.example.shape) or (None, 3))), option)
 
 
+def read_test(detector: Detector, text: str, option: str, options: Any) -> Images:
+    """What `read_like` reads, with labels where there are any; classes with names have the detector's numbers."""
+    images = _read(text, option, options, _picture_shape(detector.example.shape) or (None, 3))
+    names = detector.record.get("classes")
+    if images.classes and names:
+        images = numbered_like(replace(images, where="the detector", classes=tuple(names)), images, option)
+    elif images.classes:
+        said = "%s: the detector has no names for its classes, those of %s are numbered in their order"
+        logger.info(said, option.lstrip("-"), images.where)
+    return _told(images, option)
+
+
 def _read(text: str, option: str, options: Any, shape: tuple[Any, Any]) -> Images:
     """The examples that a text names: a path, or else a named set."""
     try:
         if is_named_set(text) and not Path(text).exists():
-            return open_set(text, options.data_root)
+            return open_set(text, options.data_root, as_published=getattr(options, "as_published", False))
         size, channels = shape
         return open_images(text, size, channels=channels, skip_broken=options.skip_broken, cache=options.data_root)
     except InputError as error:
@@ -49,9 +62,22 @@ def _read(text: str, option: str, options: Any, shape: tuple[Any, Any]) -> Image
 
 def _shape(options: Any, like: Images | None) -> tuple[Any, int]:
     """The height, width and channels that pictures get: those of other examples, or those that the options say."""
-    given = options.size or SIDES.get((options.model or "").partition(":")[0].lower())
+    given = side_of(options.size) or SIDES.get((options.model or "").partition(":")[0].lower())
     said = given, 1 if options.mean is not None and len(options.mean) == 1 else 3
     return said if like is None else _picture_shape(like.examples.shape[1:]) or said
+
+
+def side_of(size: tuple[int, ...] | None) -> tuple[int, int] | None:
+    """The height and width that --size says; one number is both.
+
+    >>> side_of((32,)), side_of((32, 48))
+    ((32, 32), (32, 48))
+    """
+    if size is None:
+        return None
+    if len(size) not in {1, 2}:
+        raise InputError(f"--size has {len(size)} numbers: give a height and a width, or one number for both")
+    return size[0], size[-1]
 
 
 def _picture_shape(shape: tuple[int, ...]) -> tuple[tuple[int, ...], int] | None:
@@ -83,20 +109,14 @@ def colours(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
     >>> colours(Images(np.array([0, 255], np.uint8).reshape(2, 1, 1, 1)))
     ((0.5,), (0.5,))
     """
-    step = -(-len(images) // MEASURED)
-    pixels: npt.NDArray[Any] = np.asarray(images.examples[::step]).reshape(-1, images.examples.shape[-1]) / np.float32(255)
-    mean, std = (tuple(round(float(value), 4) for value in found) for found in (pixels.mean(0), pixels.std(0)))
-    return mean, tuple(max(value, 0.01) for value in std)
-
-
-def _numbered_like(images: Images, like: Images, option: str) -> Images:
-    if not images.classes or not like.classes or images.classes == like.classes:
-        return images
-    others = [name for name in images.classes if name not in like.classes]
-    if others:
-        raise InputError(
-            f"{option}: {images.where} has a class {others[0]!r} that {like.where} has not: give the same classes"
-        )
-    numbers = np.array([like.classes.index(name) for name in images.classes])
-    content = images.content and f"{images.content}/{'/'.join(map(str, numbers))}"
-    return replace(images, labels=numbers[np.asarray(images.labels)], classes=like.classes, content=content)
+    some = images.examples[:: -(-len(images) // MEASURED)]
+    channels = some.shape[-1]
+    counts = np.zeros((channels, 256), dtype=np.int64)  # how often each channel has each value: exact, and small
+    for _, block in blocks(some):
+        pixels = np.asarray(block).reshape(-1, channels)
+        counts += np.stack([np.bincount(pixels[:, channel], minlength=256) for channel in range(channels)])
+    values = np.arange(256) / 255
+    shares = counts / counts.sum(1, keepdims=True)
+    mean = shares @ values
+    std = np.sqrt((shares @ values**2 - mean**2).clip(min=0))
+    return tuple(mean.round(4).tolist()), tuple(std.round(4).clip(min=0.01).tolist())

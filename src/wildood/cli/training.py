@@ -12,9 +12,9 @@ import numpy as np
 import tyro
 from torch import nn
 
-from wildood.cli.models import read_model, with_classes
+from wildood.cli.models import fits, load_weights, read_model, with_classes
 from wildood.cli.options import named, parse
-from wildood.cli.sources import colours
+from wildood.cli.sources import colours, side_of
 from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.errors import InputError
@@ -51,7 +51,7 @@ class CommonOptions:
     mean: Annotated[tuple[float, ...] | None, named("NUMBER [NUMBER ...]", help="of each channel, for uint8 images.")] = None
     std: Annotated[tuple[float, ...] | None, named("NUMBER [NUMBER ...]", help="of each channel, for uint8 images.")] = None
     layout: Annotated[Literal["NHWC", "NCHW"], tyro.conf.arg(help="where the channels of the images are.")] = "NHWC"
-    size: Annotated[tuple[int, int] | None, named("HEIGHT WIDTH", help="to resize images to.")] = None
+    size: Annotated[tuple[int, ...] | None, named("HEIGHT [WIDTH]", help="to resize images to.")] = None
     skip_broken: Annotated[bool, tyro.conf.arg(help="leave out pictures that cannot be read, instead of stopping.")] = False
     data_root: Annotated[Path | None, named("DIRECTORY", help=DATA_ROOT)] = None
     seed: Annotated[int, tyro.conf.arg(help="decides every random draw.")] = 0
@@ -129,7 +129,7 @@ def spec_of(options: Any) -> InputSpec | None:
             if getattr(options, name) != default:
                 raise InputError(f"--{name} is for images: give --mean and --std, too")
         return None
-    return InputSpec(layout=options.layout, mean=options.mean, std=options.std, size=options.size)
+    return InputSpec(layout=options.layout, mean=options.mean, std=options.std, size=side_of(options.size))
 
 
 def check_colours(options: Any) -> None:
@@ -139,17 +139,18 @@ def check_colours(options: Any) -> None:
 
 
 def made_for(labelled: Images, options: Any, model: nn.Module) -> tuple[Any, nn.Module]:
-    """Options and model for data that the model has yet to learn: its colours, if none are given, and its named classes."""
+    """Options and model for some data: a network that has yet to learn gets its colours, a shipped one its named classes."""
     is_images = labelled.examples.dtype == np.uint8 and labelled.examples.ndim == 4 and options.layout == "NHWC"
-    if is_images and options.mean is None and options.std is None:
+    if is_images and options.weights is None and options.mean is None:
         mean, std = colours(labelled)
-        logger.info(
-            "mean %s and std %s of each channel: measured on labelled", *(" ".join(map(str, v)) for v in (mean, std))
-        )
+        said = [" ".join(map(str, values)) for values in (mean, std)]
+        logger.info("mean %s and std %s of each channel: measured on labelled", *said)
         options = replace(options, mean=mean, std=std)
     text = with_classes(options.model, len(labelled.classes)) if labelled.classes else options.model
-    if text != options.model:
-        options, model = replace(options, model=text), read_model(text, None, options.seed)
+    if text != options.model and (options.weights is None or not fits(model, options.weights)):
+        options, model = replace(options, model=text), read_model(text, options.seed)
+    if options.weights is not None:
+        load_weights(model, options.weights)
     return options, model
 
 

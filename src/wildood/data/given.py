@@ -1,6 +1,8 @@
 """What a user gives as data, checked once and made into sources; each refusal says what to write instead."""
 
+import logging
 from collections.abc import Sized
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,9 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from wildood.data.images import Images
 from wildood.data.sources import ArraySource, DatasetSource, Part, Source, blocks
 from wildood.errors import InputError
 
+_LOGGER = logging.getLogger("wildood")
 _READ_TOGETHER = 256  # how many examples of a dataset are read at once to look at their labels
 
 
@@ -48,9 +52,12 @@ def labelled_source(data: Any, name: str) -> Source:
     Traceback (most recent call last):
     wildood.errors.InputError: labelled: labels have dtype float64 and shape (4,): give one integer class for each example
     """
+    if isinstance(data, Part) and data.gather(torch.arange(1))[1] is not None:
+        return data
     if isinstance(data, ArraySource):
         if data.labels is None:
-            raise InputError(f"{name} has no labels: give one integer class for each example")
+            where, advice = (data.where, data.unlabelled) if isinstance(data, Images) else ("it", "")
+            raise InputError(f"{name}: {where} has no labels: {advice or 'give one integer class for each example'}")
         labelled_source((data.examples, data.labels), name)
         return data
     if isinstance(data, TensorDataset):
@@ -78,12 +85,40 @@ def labelled_source(data: Any, name: str) -> Source:
     return _dataset(data, name, labelled=True, instead=f"{name}=(x, y)")
 
 
+def numbered_like(labelled: Any, other: Any, name: str) -> Any:
+    """Other examples with their classes numbered as those of `labelled` are, where both have names: it may lack some.
+
+    >>> photos = Images(np.zeros((2, 1)), np.array([0, 1]), classes=("cat", "dog"), where="photos")
+    >>> held = Images(np.zeros((1, 1)), np.array([0]), classes=("dog",), where="held")
+    >>> numbered_like(photos, held, "holdout").labels
+    array([1])
+    """
+    if not isinstance(labelled, Images) or not isinstance(other, Images) or labelled.classes == other.classes:
+        return other
+    if not labelled.classes or not other.classes:
+        numbers, names = (labelled, other) if other.classes else (other, labelled)
+        if names.classes != tuple(map(str, range(len(names.classes)))):
+            told = f"the class {names.classes[0]!r} of {names.where} is number 0 of {numbers.where}, and so on"
+            _LOGGER.warning("%s: one of labelled and %s names its classes, the other numbers them: %s", name, name, told)
+        return other
+    others = [each for each in other.classes if each not in labelled.classes]
+    if others:
+        raise InputError(
+            f"{name}: {other.where} has a class {others[0]!r} that {labelled.where} has not: give the same classes"
+        )
+    order = np.array([labelled.classes.index(each) for each in other.classes])
+    content = other.content and f"{other.content}/{'/'.join(map(str, order))}"
+    return replace(other, labels=order[np.asarray(other.labels)], classes=labelled.classes, content=content)
+
+
 def unlabelled_source(data: Any, name: str) -> Source:
     """`x` or a dataset (labels in it are not looked at), as a checked source.
 
     >>> len(unlabelled_source(np.zeros((4, 2)), "wild"))
     4
     """
+    if isinstance(data, ArraySource):
+        _checked(data.examples, name)
     if isinstance(data, ArraySource | DatasetSource | Part):
         return data
     if isinstance(data, TensorDataset):

@@ -11,7 +11,7 @@ from wildood.errors import InputError
 
 Numbers = npt.NDArray[np.int64]
 LABELLED, OOD_TRAINING, VALIDATION = 0.5, 0.7, 0.3
-_PUBLISHED_OOD_VALIDATION, _PUBLISHED_ID_VALIDATION = 10_000, 3_000
+MOST_VALIDATING = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +21,8 @@ class Split:
     Attributes:
         labelled: of the ID training set.
         wild_id: of the ID training set, in the wild.
-        holdout: labelled ID examples that nothing trains on: of the ID training set; of the test set if `as_published`.
+        validation_id: of the ID training set, neither labelled nor in the wild.
+        holdout: labelled ID examples that nothing trains on: `validation_id`; if `as_published`, others, of the ID test set.
         test_id: of the ID test set.
         wild_ood: of the OOD set (of its training part, if it has official parts), in the wild.
         validation_ood: of the same set; looked at by `as_published` only, since it stands for OOD labels.
@@ -30,6 +31,7 @@ class Split:
 
     labelled: Numbers
     wild_id: Numbers
+    validation_id: Numbers
     holdout: Numbers
     test_id: Numbers
     wild_ood: Numbers
@@ -58,8 +60,8 @@ def paper_split(
     Of what is for training, 30 % validates. An OOD set with official parts (SVHN) keeps them: (training, test) examples.
 
     The holdout is the validating part of the wild ID half, so that no test example chooses anything. `as_published` takes
-    it from the ID test set, and bounds the validating OOD part, as the released code does; its draws are in that code's
-    order: ID training set, OOD set, ID test set.
+    it from the ID test set. The draws are the released code's, in its order: of the ID training set, of the OOD set (none
+    if it has official parts), of the ID test set (`as_published` only), of the wild ID half, of the OOD set's training part.
 
     Args:
         id_train: how many examples the ID training set has.
@@ -76,28 +78,29 @@ def paper_split(
     (2763, 1184, 1693)
     """
     rng = np.random.default_rng(seed)
-    known = _shuffled(id_train, rng)
-    labelled, wild_id = np.split(known, [int(LABELLED * id_train)])
+    labelled, wild_id = _divided(np.arange(id_train), int(LABELLED * id_train), rng)
     if isinstance(ood, tuple):
-        training, test_ood = _shuffled(ood[0], rng), np.arange(ood[1])
+        training, test_ood = np.arange(ood[0]), np.arange(ood[1])
     else:
-        training, test_ood = np.split(_shuffled(ood, rng), [int(ood_share * ood)])
-    validation_count = int(VALIDATION * len(training))
-    if as_published:
-        validation_count = min(validation_count, _PUBLISHED_OOD_VALIDATION)
-    validation_ood, wild_ood = np.split(training, [validation_count])
-    validation_id, wild_id = np.split(wild_id, [int(VALIDATION * len(wild_id))])
-    holdout, test_id = validation_id, np.arange(id_test)
-    if as_published:
-        holdout, test_id = np.split(_shuffled(id_test, rng), [int(_PUBLISHED_ID_VALIDATION / 10_000 * id_test)])
-    found = Split(labelled, wild_id, holdout, test_id, wild_ood, validation_ood, test_ood)
+        training, test_ood = _divided(np.arange(ood), int(ood_share * ood), rng)
+    test_id = np.arange(id_test)
+    published_holdout, rest = _divided(test_id, _validating(id_test), rng) if as_published else (None, test_id)
+    validation_id, wild_id = _divided(wild_id, _validating(len(wild_id)), rng)
+    validation_ood, wild_ood = _divided(training, _validating(len(training)), rng)
+    holdout = validation_id if published_holdout is None else published_holdout
+    found = Split(labelled, wild_id, validation_id, holdout, rest, wild_ood, validation_ood, test_ood)
     empty = [name for name, part in asdict(found).items() if len(part) == 0]
     if empty:
         raise InputError(f"{id_train} ID, {id_test} test and {ood} OOD examples leave none for {empty[0]}: give more")
     return found
 
 
-def _shuffled(count: int, rng: np.random.Generator) -> Numbers:
-    numbers = np.arange(count)
-    rng.shuffle(numbers)
-    return numbers
+def _validating(count: int) -> int:
+    return min(int(VALIDATION * count), MOST_VALIDATING)
+
+
+def _divided(numbers: Numbers, first: int, rng: np.random.Generator) -> tuple[Numbers, Numbers]:
+    """Some of the numbers, and the others, both in the order of the draw."""
+    order = np.arange(len(numbers))
+    rng.shuffle(order)
+    return numbers[order[:first]], numbers[order[first:]]

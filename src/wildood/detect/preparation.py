@@ -1,16 +1,16 @@
 """A user's data, checked and divided into what a fit trains on and what it does not look at."""
 
-from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from wildood.data.given import labelled_source
+from wildood.data.given import labelled_source, numbered_like
 from wildood.data.inputs import InputSpec
-from wildood.data.leaks import contents, shared
+from wildood.data.leaks import contents, found_in, looked_at
+from wildood.data.permutation import permutation
 from wildood.data.sampling import generator, split
 from wildood.data.sources import ArraySource, Part, Source
-from wildood.data.wild import Wild, WildMixture, WildPool, as_wild
+from wildood.data.wild import MOST_ASIDE, Wild, WildMixture, WildPool, as_wild
 from wildood.detect.detector import Example
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import examples_needed
@@ -47,6 +47,7 @@ def prepare(
 ) -> Data:
     """Check everything the user gave, and divide it; wild data that a method does not train on still chooses."""
     known = labelled_source(labelled, "labelled")
+    holdout = numbered_like(labelled, holdout, "holdout")
     if wild is None and uses_wild:
         raise InputError("this method trains on wild data: give wild=x, unlabelled examples as the classifier meets them")
     traffic = None if wild is None else as_wild(wild)
@@ -74,13 +75,20 @@ def prepare(
     if traffic is not None and uses_wild:
         kept, aside = traffic.set_aside(ASIDE, seed)
     elif traffic is not None:
-        aside = traffic.whole(seed)
+        aside = at_most(traffic.whole(seed), MOST_ASIDE, seed)
     selection = threshold = unseen
     if keep == "best":
         selection, threshold = halves_of(unseen, seed)
     for part in (selection, threshold):
         enough(part, alpha, confidence, halves=keep == "best", instead="keep='last'")
     return Data(known, kept, aside, selection, threshold, example, fingerprints)
+
+
+def at_most(source: Source, count: int, seed: int) -> Source:
+    """The source, or so many of its examples."""
+    if len(source) <= count:
+        return source
+    return Part(source, permutation(len(source), generator(seed, "chosen-by"))[:count])
 
 
 def halves_of(holdout: Source, seed: int) -> tuple[Source, Source]:
@@ -103,29 +111,33 @@ def enough(part: Source, alpha: float, confidence: float | None = None, *, halve
 
 
 def check_overlap(unseen: Source | None, trained_on: list[tuple[str, Source]]) -> None:
-    """Count equal examples in data that should be apart; refuse a holdout that is part of what is trained on."""
-    hashes = [(name, contents(source)) for name, source in trained_on if isinstance(source, ArraySource)]
+    """Count equal examples in data that should be apart; refuse a holdout that is part of what is trained on.
+
+    Arrays and files are looked at, datasets are not: reading all of one may take long, and its examples may be random.
+    """
+    compared = [(name, source) for name, source in trained_on if isinstance(source, ArraySource)]
     if isinstance(unseen, ArraySource):
         holdout = contents(unseen)
-        by_chance = (
-            0.01 + 1 - len(np.unique(holdout)) / len(holdout)
-        )  # data that repeats itself shares examples with fresh data
-        for name, others in hashes:
-            found = shared(holdout, others)
+        # Data that repeats itself shares examples with fresh data, too.
+        by_chance = 0.01 + 1 - len(np.unique(holdout)) / len(holdout)
+        for name, source in compared:
+            found = int(found_in(holdout, source).sum())
             if found > by_chance * len(holdout):
                 raise InputError(
                     f"{found} of the {len(holdout)} holdout examples are in {name}, too: the promise needs examples that "
                     "are in no training; give others, or no holdout"
                 )
-            _report(found, len(holdout), "holdout", name)
-    for (name, ones), (other, others) in combinations(reversed(hashes), 2):
-        if name != other:  # not the two pools of a mixture
-            _report(shared(ones, others), len(ones), name, other)
+            _report(found, len(holdout), "holdout", name, source)
+    if len(compared) > 1 and compared[0][0] == "labelled":
+        labelled = contents(compared[0][1])
+        for name, source in compared[1:]:
+            _report(int(found_in(labelled, source).sum()), len(labelled), "labelled", name, source)
 
 
-def _report(found: int, count: int, name: str, other: str) -> None:
+def _report(found: int, count: int, name: str, other: str, source: Source) -> None:
     if found:
-        logger.warning("%d of the %d %s examples are in %s, too: the same data twice?", found, count, name, other)
+        part = "" if looked_at(source) == len(source) else f" ({looked_at(source)} of its {len(source)} were looked at)"
+        logger.warning("%d of the %d %s examples are in %s, too%s: the same data twice?", found, count, name, other, part)
 
 
 def set_aside_labelled(known: Source, needed: int, least_left: int, seed: int, *, halves: bool) -> tuple[Source, Source]:

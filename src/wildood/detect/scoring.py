@@ -14,7 +14,7 @@ from wildood.data.wild import as_wild
 from wildood.detect.choosing import choose
 from wildood.detect.detector import Detector, Example, examples_of
 from wildood.detect.network import check_spec, copy_classifier, model_fingerprint, versions
-from wildood.detect.preparation import check_overlap, enough, set_aside_labelled
+from wildood.detect.preparation import at_most, check_overlap, enough, set_aside_labelled
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_alpha, examples_needed
 from wildood.models.outputs import Classifier, evaluating, forward_all
@@ -81,7 +81,7 @@ def posthoc(
     else:
         raise InputError("a threshold needs ID examples: give holdout=(x, y) that the model was not trained on")
     example = Example.of(calibration)
-    traffic = None if wild is None else _at_most(as_wild(wild).whole(seed), CHOSEN_BY, seed)
+    traffic = None if wild is None else at_most(as_wild(wild).whole(seed), CHOSEN_BY, seed)
     outliers = None if ood is None else unlabelled_source(ood, "ood")
     for other, source in (("labelled", fitted_on), ("wild", traffic), ("ood", outliers)):
         if source is not None:
@@ -135,20 +135,13 @@ def _warn_if_untrained(classifier: Classifier, example: Example, given: dict[str
             known.gather(torch.arange(1))  # a dataset's labels are checked as they are read
         except InputError:
             continue
-        some, right = _at_most(known, LOOKED_AT, seed), 0
+        some, right = at_most(known, LOOKED_AT, seed), 0
         with evaluating(classifier):
             for outputs, labels in forward_all(classifier, some):
                 assert labels is not None  # noqa: S101 - labelled
                 right += int((outputs.logits.argmax(1) == labels).sum())
         warn_of_accuracy(right / len(some), name)
         return
-
-
-def _at_most(source: Source, count: int, seed: int) -> Source:
-    """The source, or so many of its examples."""
-    if len(source) <= count:
-        return source
-    return Part(source, torch.randperm(len(source), generator=generator(seed, "chosen-by"))[:count])
 
 
 def _fitting_source(score: Score, labelled: Any) -> Source | None:

@@ -13,6 +13,7 @@ from wildood.train.history import Row
 
 Scores = npt.NDArray[np.floating]
 IN_TRAINING = "labelled, mean of the epoch"
+LONGEST = 18  # letters of a class, beside its bar
 
 
 def histogram(name: str, known: Scores, other: Scores, threshold: float, labels: tuple[str, str]) -> str:
@@ -43,28 +44,60 @@ def histogram(name: str, known: Scores, other: Scores, threshold: float, labels:
     return drawn.svg
 
 
-def roc(name: str, scores: Mapping[str, tuple[Scores, Scores, float]], zoom: float = 0.3) -> str:
+def roc(
+    name: str,
+    scores: Mapping[str, tuple[Scores, Scores, float]],
+    zoom: float = 0.3,
+    points: Mapping[str, tuple[float, float]] | None = None,
+) -> str:
     """ROC of several detectors, each with its deployed threshold as a dot: the part where anybody would operate.
 
     Args:
         name: of the figure in its page.
         scores: for each detector its scores of ID, its scores of OOD, and its threshold.
         zoom: the largest false-alarm rate shown.
+        points: the share of ID and the share of OOD that each rejects, for detectors that have several thresholds.
     """
+    points = points or {
+        label: (rejection_rate(known, threshold), rejection_rate(unknown, threshold))
+        for label, (known, unknown, threshold) in scores.items()
+    }
     with drawing(name, f"Share of unknowns caught against false alarms: {', '.join(scores)}", height=3.0) as (axes, drawn):
         styles = list(zip(SERIES, DASHES, strict=True))[: len(scores)]
-        for (label, (known, unknown, threshold)), (colour, dashes) in zip(scores.items(), styles, strict=True):
+        for (label, (known, unknown, _)), (colour, dashes) in zip(scores.items(), styles, strict=True):
             axes.plot(*roc_curve(known, unknown), color=colour, dashes=dashes, label=label, drawstyle="steps-post")
-            point = rejection_rate(known, threshold), rejection_rate(unknown, threshold)
-            axes.plot(*point, "o", color=colour, markersize=6.5, markeredgecolor=INK, clip_on=False, zorder=5)
-        axes.set_xlim(0, max(zoom, *(rejection_rate(known, threshold) for known, _, threshold in scores.values())))
-        lowest = min(rejection_rate(unknown, threshold) for _, unknown, threshold in scores.values())
+            axes.plot(*points[label], "o", color=colour, markersize=6.5, markeredgecolor=INK, clip_on=False, zorder=5)
+        axes.set_xlim(0, max(zoom, *(false_alarms for false_alarms, _ in points.values())))
+        lowest = min(caught for _, caught in points.values())
         axes.set_ylim(max(0.0, np.floor(10 * lowest - 1) / 10), 1.004)
         axes.set_xlabel("false alarms: share of known rejected")
         axes.set_ylabel("share of unknown caught")
         percent(axes, "x")
         percent(axes, "y")
         axes.legend(loc="lower right")
+    return drawn.svg
+
+
+def by_class(name: str, shares: Sequence[tuple[str, float, float, float]], limit: float | None) -> str:
+    """False alarms of each class as bars, with their intervals: class, share, and both ends of its interval."""
+    names, values, lows, highs = zip(*shares, strict=True)
+    places, height = range(len(shares)), 1.0 + 0.25 * max(3, len(shares))
+    with drawing(name, "False alarms of each class, with intervals", height) as (axes, drawn):
+        axes.barh(places, values, height=0.62, color=KNOWN, alpha=0.55)
+        axes.hlines(places, lows, highs, color=INK, linewidth=1.2)
+        axes.set_yticks(places, [each if len(each) <= LONGEST else f"{each[: LONGEST - 1]}…" for each in names])
+        axes.set_ylim(len(shares) - 0.4, -0.6)
+        axes.set_xlim(0, 1.05 * max(*highs, limit or 0.0))
+        axes.grid(visible=False, axis="y")
+        if limit is not None:
+            axes.axvline(limit, color=INK, linewidth=1.2, linestyle="--")
+            axes.annotate(
+                f"α = {100 * limit:g} %", (limit, 1), xycoords=("data", "axes fraction"), xytext=(0, 2),
+                textcoords="offset points", ha="center", va="bottom", fontsize=8.5,
+            )  # fmt: skip
+        axes.set_xlabel("share of the class rejected")
+        axes.set_ylabel("class")
+        percent(axes, "x")
     return drawn.svg
 
 

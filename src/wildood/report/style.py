@@ -2,6 +2,7 @@
 
 import io
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
@@ -30,6 +31,7 @@ DASHES = ((1, 1.2), (5, 2), (1, 0), (6, 1.5, 1, 1.5))  # the series are told apa
 
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: selectable, and in the page's own font
+    "text.parse_math": False,  # a $ in the name of a set or of a class is a $
     "font.size": 9.0,
     "axes.edgecolor": FAINT,
     "axes.labelcolor": INK,
@@ -87,8 +89,10 @@ def percent(axes: Axes, which: str) -> None:
 def _inline(figure: Figure, name: str, says: str) -> str:
     """The figure as an SVG element with ids of its own and colours by role."""
     buffer = io.StringIO()
-    figure.draw_without_rendering()  # settles the layout: savefig alone cuts off labels whose ticks change with it
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # the page's fonts have it, or the reader's machine has
+        figure.draw_without_rendering()  # settles the layout: savefig alone cuts off labels whose ticks change with it
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)

@@ -1,0 +1,151 @@
+"""`wildood evaluate`: a saved detector and test data in, a table, its files and a page out."""
+
+import json
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from wildood.cli.models import read_model
+from wildood.cli.options import named, parse
+from wildood.cli.sources import read_like, read_test
+from wildood.cli.training import DATA_ROOT
+from wildood.data.catalog import is_named_set
+from wildood.data.files import write_atomically
+from wildood.detect.network import versions
+from wildood.detect.storage import load
+from wildood.errors import InputError
+from wildood.experiments.evaluation import RESAMPLES, Answers, Measured, class_names, evaluate
+from wildood.report.evaluation_record import metrics_record
+from wildood.report.evaluation_tables import (
+    CONVENTION,
+    UNITS,
+    Cells,
+    id_cells,
+    latex,
+    markdown,
+    ood_cells,
+    shared_examples,
+    verdict,
+)
+from wildood.report.tables import plots_installed, settings_text
+from wildood.train.progress import logger, shown
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """Measure a saved detector on test data: a table, its files, and a page.
+
+    Attributes:
+        detector: the directory that fit wrote.
+        id: known examples that nobody has trained on, with labels if there are any: a directory of pictures, a .csv or
+            .jsonl file of paths, FILE.npz, FILE.npy or a named set.
+        ood: one or more sets of unknown examples, given in the same ways.
+        model: module:function, for a detector of a model of your own: no code is imported because a file says so.
+        out: the directory to write to; DETECTOR/evaluation unless given.
+        skip_broken: leave out pictures that cannot be read, instead of stopping.
+        resamples: of the bootstrap.
+        seed: of the bootstrap.
+        quiet: show no progress.
+    """
+
+    detector: Annotated[Path, tyro.conf.Positional, named("DETECTOR")]
+    id: Annotated[str | None, named("DATA")] = None
+    ood: Annotated[tuple[str, ...], named("DATA [DATA ...]")] = ()
+    model: Annotated[str | None, named("MODULE:FUNCTION")] = None
+    out: Annotated[Path | None, named("DIRECTORY")] = None
+    skip_broken: bool = False
+    data_root: Annotated[Path | None, named("DIRECTORY", help=DATA_ROOT)] = None
+    resamples: Annotated[int, named("N", f"(default: {RESAMPLES})")] = RESAMPLES
+    seed: int = 0
+    quiet: bool = False
+
+
+def run(words: Sequence[str]) -> None:
+    """Measure the detector; the table on standard output, everything else in the directory."""
+    options = parse(EvaluateOptions, "evaluate", words)
+    if options.id is None or not options.ood:
+        raise InputError("evaluate needs --id and --ood: give known and unknown examples that nobody has trained on")
+    names = _names(options.ood)
+    if options.resamples < 1:
+        raise InputError(f"--resamples is {options.resamples}: give at least 1")
+    detector = load(options.detector, model=None if options.model is None else read_model(options.model))
+    out = options.detector / "evaluation" if options.out is None else options.out
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be written to ({error.strerror}): give a directory") from error
+    with shown(verbose=not options.quiet):
+        known = Answers.of(detector, _name(options.id), read_test(detector, options.id, "--id", options))
+        unknown = [
+            Answers.of(detector, name, read_like(detector, text, "--ood", options))
+            for name, text in zip(names, options.ood, strict=True)
+        ]
+        evaluation = evaluate(known, unknown, options.resamples, options.seed)
+        leaked = shared_examples(evaluation)
+        if leaked:
+            logger.warning("%s An example cannot be both ID and OOD.", leaked)
+    measured = Measured(detector, known, unknown, evaluation, class_names(detector, known))
+    command = shlex.join(["wildood", "evaluate", *words])
+    record = metrics_record(measured, options.detector, command)
+    write_atomically(out / "metrics.json", (json.dumps(record, indent=1, allow_nan=False) + "\n").encode())
+    write_atomically(out / "table.md", markdown(evaluation, detector.promise).encode())
+    write_atomically(out / "table.tex", latex(evaluation, detector.promise).encode())
+    _print(measured, out)
+    with shown(verbose=not options.quiet):
+        _write_page(out, measured, {"command": command, "detector": str(options.detector)})
+
+
+def _write_page(out: Path, measured: Measured, making: dict[str, str]) -> None:
+    """The report, if what it needs is there."""
+    if not plots_installed():
+        logger.info("for a page with figures and pictures: pip install matplotlib, then the same command again")
+        return
+    from wildood.report.evaluation_page import evaluation_page  # noqa: PLC0415 - matplotlib is an extra
+
+    making["measured with"] = settings_text(versions())
+    write_atomically(out / "report.html", evaluation_page(measured, making).encode())
+    logger.info("%s shows it as a page", out / "report.html")
+
+
+def _name(text: str) -> str:
+    """What a set is called: a named set by its name, a file or a folder by its last part."""
+    return text if is_named_set(text) else Path(text).name or text
+
+
+def _names(texts: Sequence[str]) -> list[str]:
+    """What each OOD set is called; the whole text where the last parts are alike."""
+    twice = [text for text, count in Counter(texts).items() if count > 1]
+    if twice:
+        raise InputError(f"--ood names {twice[0]} {texts.count(twice[0])} times: give each set once")
+    names = [_name(text) for text in texts]
+    return names if len(set(names)) == len(names) else list(texts)
+
+
+def _print(measured: Measured, out: Path) -> None:
+    """The tables, and what to look at next."""
+    # Names of sets are shown as they are: no markup, no emoji.
+    width = None if sys.stdout.isatty() else 120
+    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
+    for cells in (ood_cells(measured.evaluation), id_cells(measured.evaluation)):
+        console.print(_table(cells))
+    console.print(f"{UNITS}\n{CONVENTION}\n{verdict(measured.evaluation.id.false_alarms, measured.detector.promise)}")
+    console.print(f"{out}: metrics.json, table.md, table.tex")
+    sys.stdout.flush()  # the result before the page: a page that cannot be written must not hide it
+
+
+def _table(cells: Cells) -> Table:
+    table = Table(*cells.header, box=SIMPLE_HEAD, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for number, row in enumerate(cells.rows):
+        table.add_row(*row, style="bold" if number == cells.strong else None)
+    return table

@@ -1,0 +1,134 @@
+"""`wildood inspect`: traffic in; how much of it is unknown, and what to look at, out."""
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from wildood.cli.main import FOUND, OK
+from wildood.cli.models import read_model
+from wildood.cli.options import named, parse
+from wildood.cli.sources import read_like, read_test
+from wildood.cli.training import DATA_ROOT
+from wildood.data.array_files import names_arrays
+from wildood.data.files import write_atomically
+from wildood.data.images import Images
+from wildood.detect.detector import Detector
+from wildood.detect.storage import load
+from wildood.errors import InputError
+from wildood.evaluate.thresholds import check_confidence
+from wildood.report.decisions import Decisions
+from wildood.report.inspection import Inspection, inspected, used_as
+from wildood.report.inspection_record import inspection_record
+from wildood.report.tables import plots_installed
+from wildood.train.progress import logger, shown
+
+NAMED = 5  # examples to label first that are named on screen
+
+
+@dataclass(frozen=True)
+class InspectOptions:
+    """Look at traffic: how much of it is unknown, whether the false-alarm promise looks true, what to label first.
+
+    The exit code is 3 if unknowns are found at the asked confidence, 0 if not, or if that cannot be tested.
+
+    Attributes:
+        detector: the directory that fit wrote.
+        wild: the traffic, unlabelled: a directory of pictures, a .csv or .jsonl file of paths, FILE.npz, FILE.npy, - for
+            standard input, or a named set.
+        id: recent examples that are known to be ID and that no training has seen, like wild; labels are not needed. The
+            traffic is compared with them instead of the holdout, and the false-alarm rate is measured on them.
+        confidence: with which unknowns must be found, and of every limit.
+        top: how many examples to list and to show, of each kind.
+        model: module:function, for a detector of a model of your own: no code is imported because a file says so.
+        out: the directory to write inspection.json and report.html to.
+        skip_broken: leave out pictures that cannot be read, instead of stopping.
+        quiet: show no progress.
+    """
+
+    detector: Annotated[Path, tyro.conf.Positional, named("DETECTOR")]
+    wild: Annotated[str | None, named("DATA")] = None
+    id: Annotated[str | None, named("DATA")] = None
+    confidence: Annotated[float, named("SHARE", "(default: 0.95)")] = 0.95
+    top: Annotated[int, named("N", "(default: 16)")] = 16
+    model: Annotated[str | None, named("MODULE:FUNCTION")] = None
+    out: Annotated[Path | None, named("DIRECTORY", "(default: DETECTOR/inspection)")] = None
+    skip_broken: bool = False
+    data_root: Annotated[Path | None, named("DIRECTORY", help=DATA_ROOT)] = None
+    quiet: bool = False
+
+
+def run(words: Sequence[str]) -> int:
+    """Write inspection.json and the page, say what was found, and return the exit code that says it again."""
+    options = parse(InspectOptions, "inspect", words)
+    if options.wild is None:
+        raise InputError("inspect needs --wild: give the traffic to look at")
+    check_confidence(options.confidence)
+    if options.top < 1:
+        raise InputError(f"--top is {options.top}: give a number of examples to show, at least 1")
+    out = options.detector / "inspection" if options.out is None else options.out
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {out} is a file: give a directory")
+    with shown(verbose=not options.quiet):
+        detector = load(options.detector, model=None if options.model is None else read_model(options.model))
+        traffic = read_like(detector, options.wild, "--wild", options)
+        known = None if options.id is None else _read_known(detector, options, traffic)
+        found = inspected(
+            detector,
+            _decided(detector, traffic, "--wild"),
+            None if known is None else _decided(detector, known, "--id"),
+            confidence=options.confidence,
+            trained_on=used_as(detector.record, traffic.fingerprint()),
+        )
+        record = inspection_record(detector, found, traffic, options.top)
+        write_atomically(out / "inspection.json", (json.dumps(record, indent=1) + "\n").encode())
+        sys.stdout.write(_lines(found, record, out))
+        sys.stdout.flush()  # the result before the page: a page that cannot be written must not hide it
+        if plots_installed():
+            from wildood.report.inspection_page import inspection_page  # noqa: PLC0415 - matplotlib is an extra
+
+            command = shlex.join(["wildood", "inspect", *words])
+            write_atomically(out / "report.html", inspection_page(detector, found, traffic, record, command).encode())
+            logger.info("%s shows the examples", out / "report.html")
+        else:
+            logger.info("for a page that shows the examples: pip install matplotlib, then the same command again")
+    return FOUND if found.found else OK
+
+
+def _decided(detector: Detector, examples: Images, option: str) -> Decisions:
+    try:
+        return Decisions.of(detector, *detector.score_and_classify(examples))
+    except InputError as error:
+        raise InputError(f"{option}: {error}") from error
+
+
+def _read_known(detector: Detector, options: InspectOptions, traffic: Images) -> Images:
+    """The examples of --id; refused if they cannot be what they are said to be."""
+    text = str(options.id)
+    # The record's fingerprints of arrays count their labels in; folders of an inbox need not be classes.
+    known = (read_test if names_arrays(text) else read_like)(detector, text, "--id", options)
+    unlabelled = replace(known, labels=None, classes=())
+    used = used_as(detector.record, known.fingerprint()) or used_as(detector.record, unlabelled.fingerprint())
+    if used:
+        raise InputError(f"--id: {text} is what fit was given as {used}: give ID examples that nothing has seen")
+    if unlabelled.fingerprint() == traffic.fingerprint():
+        raise InputError(f"--id: {text} is the traffic itself: give other examples, known to be ID")
+    return unlabelled
+
+
+def _lines(found: Inspection, record: dict[str, Any], out: Path) -> str:
+    """The result, to be read."""
+    more = ", ..." if len(record["label_first"]) > NAMED else ""
+    first = ", ".join(str(row["example"]) for row in record["label_first"][:NAMED])
+    lines = {
+        "traffic": f"{found.rejected} of {record['wild']} are rejected",
+        "unknown": found.says,
+        "promise": found.promise.says,
+        "label first": f"{first}{more} ({out / 'inspection.json'} says why)",
+    }
+    return "".join(f"{name:12} {text}\n" for name, text in lines.items())

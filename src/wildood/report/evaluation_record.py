@@ -1,0 +1,77 @@
+"""What `metrics.json` holds of an evaluation: every number and what made it. Names stay as they are; others may join."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wildood.detect.network import versions
+from wildood.experiments.evaluation import CONFIDENCE, Answers, Measured
+
+FORMAT = 1
+LISTED = 16  # mistakes of each set, at most: as many as the page shows
+
+
+def metrics_record(measured: Measured, directory: Path, command: str) -> dict[str, Any]:
+    """The whole record, of values that JSON has; shares are from 0 to 1.
+
+    Args:
+        measured: the detector and what it answered.
+        directory: where the detector was read from.
+        command: what was typed.
+    """
+    detector, evaluation, names = measured.detector, measured.evaluation, measured.classes
+    by_class = evaluation.id.false_alarms_by_class
+    each = detector.class_thresholds
+    bootstrap = {"how": "percentile", "resamples": evaluation.resamples, "seed": evaluation.seed}
+    return {
+        "format": FORMAT,
+        "command": command,
+        "versions": versions(),
+        "convention": "shares from 0 to 1; fpr95: OOD accepted when 95 % of ID is accepted (ID is the positive class)",
+        "intervals": {"confidence": CONFIDENCE, "bootstrap": bootstrap, "counted_shares": "Clopper-Pearson"},
+        "detector": {
+            "directory": str(directory),
+            "threshold": _number(detector.threshold),
+            "class_thresholds": None if each is None else [_number(threshold) for threshold in each.tolist()],
+            "promise": None if detector.promise is None else asdict(detector.promise),
+            "record": detector.record,
+        },
+        "id": {
+            **asdict(evaluation.id),
+            "data": measured.known.images.where,
+            "false_alarms_by_class": [
+                {"class": number, "name": names[number], **asdict(share)} for number, share in by_class.items()
+            ],
+            "mistakes": _listed(measured.known, measured.known.mistakes_if_id, names),
+        },
+        "ood": [
+            {
+                **asdict(result),
+                "data": answers.images.where,
+                "mistakes": _listed(answers, answers.mistakes_if_ood, names),
+            }
+            for result, answers in zip(evaluation.ood, measured.unknown, strict=True)
+        ],
+        "average": asdict(evaluation.average),
+    }
+
+
+def _listed(answers: Answers, numbers: npt.NDArray[np.intp], names: Sequence[str]) -> list[dict[str, Any]]:
+    files = answers.images.names
+    return [
+        {
+            "example": files[number] if len(files) else number,
+            "score": _number(float(answers.scores[number])),
+            "predicted": names[answers.classes[number]],
+        }
+        for number in numbers[:LISTED].tolist()
+    ]
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)  # JSON has no infinity

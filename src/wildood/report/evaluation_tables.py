@@ -1,0 +1,196 @@
+"""The tables of an evaluation, once for all places: cells of text, to print, for a page, as Markdown and as LaTeX."""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from wildood.detect.promise import Promise
+from wildood.experiments.evaluation import CONFIDENCE, Average, Estimate, Evaluation, OodResult, Share
+
+UNITS = (
+    f"In percent, with {100 * CONFIDENCE:g} % intervals in brackets: of the bootstrap for FPR95 and AUROC, exact "
+    "(Clopper-Pearson) for counted shares."
+)
+CONVENTION = (
+    "FPR95 is the share of OOD that is accepted when 95 % of ID is accepted (ID is the positive class, as in the paper); "
+    "caught is the share of OOD that is rejected at the deployed threshold."
+)
+UNKNOWABLE = (
+    "Whether the classifier was trained on these ID examples, or the threshold was set on them, cannot be seen here: if so, "
+    "the numbers are better than they will be in service."
+)
+_LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+}
+
+
+class Cells(NamedTuple):
+    """A table of text: its first column names the rows; the row number `strong` is a summary of those above it."""
+
+    header: list[str]
+    rows: list[list[str]]
+    strong: int | None = None
+
+
+def ood_cells(evaluation: Evaluation) -> Cells:
+    """One row for each OOD set, and their mean where there are several.
+
+    >>> from types import SimpleNamespace
+    >>> fpr95, auroc, caught = Estimate(0.1, 0.0, 0.2), Estimate(0.98, 0.97, 0.99), Share(0.9, 0.6, 1.0, 9, 10)
+    >>> found = OodResult("svhn", 10, fpr95, auroc, aupr_in=0.97, aupr_out=0.96, caught=caught, also_in_id=0)
+    >>> ood_cells(SimpleNamespace(ood=[found])).rows
+    [['svhn', '90.0 [60.0, 100.0]', '10.0 [0.0, 20.0]', '98.0 [97.0, 99.0]', '97.0', '96.0', '10']]
+    """
+    header = ["OOD set", "caught ↑", "FPR95 ↓", "AUROC ↑", "AUPR-in ↑", "AUPR-out ↑", "examples"]
+    rows = [
+        [result.name, _with_interval(result.caught), *_detection(result), f"{result.examples:,}"]
+        for result in evaluation.ood
+    ]
+    if len(rows) == 1:
+        return Cells(header, rows)
+    mean = ["mean of the sets", _percent(evaluation.average.caught), *_detection(evaluation.average), ""]
+    return Cells(header, [*rows, mean], strong=len(rows))
+
+
+def id_cells(evaluation: Evaluation) -> Cells:
+    """Accuracy and false alarms on the ID set.
+
+    >>> from types import SimpleNamespace
+    >>> found = SimpleNamespace(name="a", accuracy=None, accuracy_of_accepted=None, false_alarms=Share(0.1, 0.0, 0.4, 1, 10))
+    >>> id_cells(SimpleNamespace(id=found)).rows
+    [['false alarms ↓', '10.0 [0.0, 40.0]', '10']]
+    """
+    found = evaluation.id
+    shares = {
+        "accuracy ↑": found.accuracy,
+        "accuracy of the accepted ↑": found.accuracy_of_accepted,
+        "false alarms ↓": found.false_alarms,
+    }
+    rows = [[name, _with_interval(share), f"{share.examples:,}"] for name, share in shares.items() if share is not None]
+    return Cells([f"ID set: {found.name}", "share", "examples"], rows)
+
+
+def class_cells(evaluation: Evaluation, names: Sequence[str], most: int) -> Cells:
+    """False alarms of each class, the highest share first; no more rows than `most`.
+
+    >>> from types import SimpleNamespace
+    >>> shares = {0: Share(0.0, 0.0, 0.5, 0, 5), 2: Share(0.2, 0.0, 0.7, 1, 5)}
+    >>> found = SimpleNamespace(id=SimpleNamespace(classes_are="true", false_alarms_by_class=shares))
+    >>> [row[0] for row in class_cells(found, ["cat", "dog", "eel"], most=20).rows]
+    ['eel', 'cat']
+    """
+    found = evaluation.id.false_alarms_by_class
+    order = sorted(found, key=lambda number: -found[number].value)
+    rows = [[names[each], _with_interval(found[each]), f"{found[each].examples:,}"] for each in order[:most]]
+    return Cells([f"{evaluation.id.classes_are} class", "false alarms ↓", "examples"], rows)
+
+
+def verdict(false_alarms: Share, promise: Promise | None) -> str:
+    """What the false alarms that were found say of those that were promised.
+
+    >>> found = Share(0.08, 0.07, 0.09, 80, 1000)
+    >>> verdict(found, Promise(alpha=0.1, examples=500, unseen=True))
+    'False alarms: 8.0 % [7.0, 9.0], promised: at most 10 %. This does not speak against the promise.'
+    >>> verdict(found, None)
+    'False alarms: 8.0 % [7.0, 9.0]. Nothing is promised.'
+    """
+    said = f"False alarms: {_percent(false_alarms.value)} % [{_interval(false_alarms)}]"
+    if promise is None:
+        return f"{said}. Nothing is promised."
+    aim = f"{100 * promise.alpha:g} %"
+    if not promise.unseen:
+        return f"{said}. Nothing is promised: the threshold aims at {aim}, but was set on examples that may have been seen."
+    said = f"{said}, promised: at most {aim}{' in each predicted class' if promise.by_class else ''}."
+    if false_alarms.low <= promise.alpha:
+        return f"{said} This does not speak against the promise."
+    if promise.confidence is not None or promise.by_class:
+        return f"{said} That is more than was promised: these examples may not be like the holdout."
+    # The rate at the k-th smallest of n scores has the law of Beta(n + 1 - k, k).
+    spread = 100 * math.sqrt(promise.alpha * (1 - promise.alpha) / (promise.examples + 2))
+    return (
+        f"{said} That is more than was promised: these examples may not be like the holdout; or the holdout was an unlucky "
+        f"one, for the promise is an average over holdouts (of {promise.examples} examples: ± {spread:.1f} points)."
+    )
+
+
+def shared_examples(evaluation: Evaluation, escaped: Callable[[str], str] = str) -> str:
+    """Which OOD sets have examples that are in the ID set, too; empty if none has."""
+    counts = [
+        f"{each.also_in_id:,} of {each.examples:,} in {escaped(each.name)}" for each in evaluation.ood if each.also_in_id
+    ]
+    return f"Examples that are in {escaped(evaluation.id.name)}, too: {', '.join(counts)}." if counts else ""
+
+
+def markdown(evaluation: Evaluation, promise: Promise | None) -> str:
+    """The tables with what to know about them, as Markdown."""
+    tables = [_markdown_table(cells(evaluation)) for cells in (ood_cells, id_cells)]
+    return "\n\n".join([*tables, *_notes(evaluation, promise, _escaped_markdown)]) + "\n"
+
+
+def latex(evaluation: Evaluation, promise: Promise | None) -> str:
+    """The tables as LaTeX with booktabs; what to know about them is in comments."""
+    tables = [_latex_table(cells(evaluation)) for cells in (ood_cells, id_cells)]
+    notes = [f"% {note}" for note in _notes(evaluation, promise, _one_line)]
+    return "\n".join([r"% \usepackage{booktabs}", *notes, tables[0], "", tables[1]]) + "\n"
+
+
+def _notes(evaluation: Evaluation, promise: Promise | None, escaped: Callable[[str], str]) -> list[str]:
+    said = [UNITS, CONVENTION, verdict(evaluation.id.false_alarms, promise), UNKNOWABLE]
+    found = shared_examples(evaluation, escaped)
+    return [*said, found] if found else said
+
+
+def _markdown_table(cells: Cells) -> str:
+    rows = [[_escaped_markdown(name), *others] for name, *others in (cells.header, *cells.rows)]
+    rule = ["---", *("---:" for _ in cells.header[1:])]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))
+
+
+def _latex_table(cells: Cells) -> str:
+    header, *rows = (rf"{' & '.join(map(_escaped_latex, row))} \\" for row in (cells.header, *cells.rows))
+    if cells.strong is not None:
+        rows.insert(cells.strong, r"\midrule")
+    columns = "l" + "r" * (len(cells.header) - 1)
+    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
+    return "\n".join(lines)
+
+
+def _escaped_markdown(text: str) -> str:
+    return re.sub(r"([\\`*_\[\]<>|&~$])", r"\\\1", _one_line(text))
+
+
+def _escaped_latex(text: str) -> str:
+    escaped = "".join(_LATEX.get(character, character) for character in _one_line(text))
+    escaped = re.sub("-(?=-)", "-{}", escaped)  # two in a row would become a dash
+    # At the start of a row, these would belong to the end of the row before.
+    return f"{{}}{escaped}" if escaped[:1] in {"[", "*"} else escaped
+
+
+def _one_line(text: str) -> str:
+    """A name may be that of a file, which may hold anything."""
+    return " ".join(text.split())
+
+
+def _detection(result: OodResult | Average) -> list[str]:
+    estimates = [_with_interval(result.fpr95), _with_interval(result.auroc)]
+    return [*estimates, _percent(result.aupr_in), _percent(result.aupr_out)]
+
+
+def _with_interval(found: Estimate | Share) -> str:
+    return f"{_percent(found.value)} [{_interval(found)}]"
+
+
+def _interval(found: Estimate | Share) -> str:
+    return f"{_percent(found.low)}, {_percent(found.high)}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"

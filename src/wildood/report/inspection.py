@@ -1,0 +1,137 @@
+"""What traffic says without a label: how much of it is unknown, and whether the promise still looks true."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wildood.detect.detector import Detector
+from wildood.evaluate.mixture import FprByShare, UnknownShare, fpr_by_share, unknown_share
+from wildood.evaluate.thresholds import p_values
+from wildood.report.decisions import Decisions
+from wildood.report.promise_check import PromiseCheck, Rate, check_on_known, check_on_traffic, in_percent
+
+Floats = npt.NDArray[np.float64]
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # values of pi for which the FPR is told
+UNTRUSTED = (
+    "the ID scores of this detector are of examples that the classifier may have trained on, and fresh ID data scores "
+    "higher: calibrate it on unseen examples, or give some with --id"
+)
+TRAINED_ON = (
+    "this is the data that fit was given as {}, and what a fit has seen is no sample of what it meets: give later traffic"
+)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Traffic, looked at.
+
+    Attributes:
+        traffic: what the detector says of it.
+        known: what it says of ID examples that nothing has trained on; None if there are none that can be trusted.
+        known_name: what these are: "holdout" or "--id".
+        untested: why the share of unknowns was not tested; empty if it was.
+        unknown: what is known about that share; None if it was not tested.
+        rejected: the share of the traffic that is rejected.
+        promise: whether the promised false-alarm rate still looks true.
+        can_tell_fpr: whether the band of the FPR would hold.
+    """
+
+    traffic: Decisions
+    known: Decisions | None
+    known_name: str
+    untested: str
+    unknown: UnknownShare | None
+    rejected: Rate
+    promise: PromiseCheck
+    can_tell_fpr: bool
+
+    @property
+    def found(self) -> bool:
+        """Whether there is OOD at the asked confidence: where there is none, so in at most 1 - confidence of all draws."""
+        return self.unknown is not None and self.unknown.bound > 0
+
+    @property
+    def p_values(self) -> Floats | None:
+        """The conformal p-value of each example, where ID scores can be trusted."""
+        if self.unknown is None or self.known is None:
+            return None
+        return p_values(self.traffic.scores, self.known.scores)
+
+    def fpr(self, shares: npt.ArrayLike = SHARES) -> FprByShare | None:
+        """The share of OOD accepted for each pi that might be the true one, with its band."""
+        if not self.can_tell_fpr or self.known is None:
+            return None
+        return fpr_by_share(self.known.margins, self.traffic.margins, 0.0, shares, self.rejected.confidence)
+
+    @property
+    def says(self) -> str:
+        """What is known about the share of unknowns, in one line."""
+        if self.unknown is None:
+            return f"whether any of this traffic is unknown was not tested: {self.untested}"
+        found, sure = self.unknown, f"at {100 * self.unknown.confidence:g} % confidence"
+        numbers = (
+            f"(estimate {in_percent(found.estimate)}, p = {found.p_value:.2g}; compared with {found.holdout} examples "
+            f"of {'the holdout' if self.known_name == 'holdout' else self.known_name})"
+        )
+        if self.found:
+            share = f"at least {in_percent(found.bound)} of this traffic is unknown"
+            return f"{share} {sure} {numbers}, or its known part is no longer like these"
+        return f"no unknowns are found {sure} {numbers}"
+
+
+def inspected(
+    detector: Detector, traffic: Decisions, known: Decisions | None = None, *, confidence: float = 0.95, trained_on: str = ""
+) -> Inspection:
+    """Look at traffic through the scores that a detector gives it.
+
+    Args:
+        detector: it has a threshold, and the scores of its holdout.
+        traffic: what it says of the traffic.
+        known: what it says of ID examples that nothing has trained on; without them the holdout takes their place, if its
+            examples were unseen.
+        confidence: with which unknowns must be found, and of every limit.
+        trained_on: as what a fit was given this very traffic, if it was.
+
+    >>> import torch, wildood
+    >>> detector = wildood.posthoc(torch.nn.Linear(1, 2), wildood.EnergyScore(), holdout=np.zeros((99, 1), dtype="f"))
+    >>> detector.holdout_scores, detector.threshold = np.arange(99, dtype="f"), 94.0
+    >>> scores, classes = np.append(np.arange(99), [200] * 40), np.zeros(139, int)
+    >>> print(inspected(detector, Decisions.of(detector, scores, classes)).says)
+    at least 18.7 % of this traffic is unknown at 95 % confidence (estimate 23.9 %, p = 2e-10; compared with 99 examples
+    of the holdout), or its known part is no longer like these
+    """
+    name = "holdout" if known is None else "--id"
+    reference = known if known is not None else _unseen_holdout(detector)
+    untested = TRAINED_ON.format(trained_on) if trained_on else "" if reference is not None else UNTRUSTED
+    unknown = None
+    if reference is not None and not untested:
+        unknown = unknown_share(reference.scores, traffic.scores, confidence)
+    rejected = Rate.of(traffic.rejected, confidence)
+    check = (
+        check_on_traffic(detector.promise, None if trained_on else rejected)
+        if known is None
+        else check_on_known(detector, known, confidence)
+    )
+    # The share accepted below thresholds of several classes is no order statistic of the holdout that set them.
+    can_tell = unknown is not None and (known is not None or detector.class_thresholds is None)
+    return Inspection(traffic, reference, name, untested, unknown, rejected, check, can_tell)
+
+
+def used_as(record: dict[str, Any], fingerprint: str) -> str:
+    """As what a fit was given the data with this fingerprint; an empty text if it was not, as far as its record says.
+
+    >>> used_as({"data": {"labelled": "1f", "wild": "2a+3b at pi = 0.1"}}, "3b")
+    'wild'
+    """
+    given: list[tuple[str, str]] = [*record.get("data", {}).items(), ("holdout", record.get("chosen_by", ""))]
+    found = (name for name, text in given if fingerprint in text.partition(" at pi = ")[0].split("+"))
+    return next(found, "")
+
+
+def _unseen_holdout(detector: Detector) -> Decisions | None:
+    scores, classes = detector.holdout_scores, detector.holdout_classes
+    if detector.promise is None or not detector.promise.unseen or scores is None:
+        return None
+    return Decisions.of(detector, scores, np.zeros(len(scores), np.int64) if classes is None else classes)

@@ -1,0 +1,96 @@
+"""An inspection as data: what `inspection.json` holds, and what the page lists."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from wildood.data.images import Images
+from wildood.detect.detector import Detector
+from wildood.detect.network import versions
+from wildood.report.inspection import Inspection
+from wildood.report.labelling import Choice, borderline, label_first, most_ood
+from wildood.report.promise_check import Rate
+
+
+def inspection_record(detector: Detector, found: Inspection, traffic: Images, top: int) -> dict[str, Any]:
+    """Everything that was found, and of the examples `top` of each kind.
+
+    >>> import numpy as np, torch, wildood
+    >>> from wildood.report.decisions import Decisions
+    >>> from wildood.report.inspection import inspected
+    >>> x = np.random.default_rng(0).normal(size=(99, 1)).astype("f")
+    >>> detector = wildood.posthoc(torch.nn.Linear(1, 2), wildood.EnergyScore(), holdout=x)
+    >>> found = inspected(detector, Decisions.of(detector, *detector.score_and_classify(x)))
+    >>> record = inspection_record(detector, found, Images(x, where="inbox"), top=3)
+    >>> record["wild"], record["examples"], record["found"], [row["why"] for row in record["label_first"]]
+    ('inbox', 99, False, ['just rejected', 'just accepted', 'highest score'])
+    """
+    kinds = {"label_first": label_first, "most_ood": most_ood, "borderline": borderline}
+    return {
+        "wild": traffic.where,
+        "examples": len(found.traffic.scores),
+        "confidence": found.rejected.confidence,
+        "found": found.found,
+        "unknown": _unknown(found),
+        "rejected": _rate(found.rejected),
+        "promise": _promise(detector, found),
+        "fpr_by_share": _fpr(found),
+        **{name: _rows(choose(found.traffic, top), detector, found, traffic.names) for name, choose in kinds.items()},
+        "versions": versions(),
+    }
+
+
+def _unknown(found: Inspection) -> dict[str, Any]:
+    """The bound, the estimate and the test; or why there are none."""
+    share = found.unknown
+    return {
+        "says": found.says,
+        "tested": share is not None,
+        "bound": share and share.bound,
+        "estimate": share and share.estimate,
+        "p_value": share and share.p_value,
+        "compared_with": share and found.known_name,
+        "id_examples": share and share.holdout,
+    }
+
+
+def _promise(detector: Detector, found: Inspection) -> dict[str, Any]:
+    check = found.promise
+    return {
+        "promised": None if detector.promise is None else asdict(detector.promise),
+        "verdict": check.verdict,
+        "says": check.says,
+        "rate": None if check.rate is None else _rate(check.rate),
+        "by_luck": check.by_luck,
+        "unless_above": check.unless_above,
+    }
+
+
+def _rate(rate: Rate) -> dict[str, Any]:
+    return {"count": rate.count, "examples": rate.examples, "share": rate.share, "lower": rate.lower, "upper": rate.upper}
+
+
+def _fpr(found: Inspection) -> list[dict[str, Any]] | None:
+    told = found.fpr()
+    if told is None:
+        return None
+    columns = (told.share, told.fpr, told.lower, told.upper, told.possible)
+    names = ("pi", "fpr", "lower", "upper", "possible")
+    return [dict(zip(names, row, strict=True)) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def _rows(choices: Sequence[Choice], detector: Detector, found: Inspection, files: Sequence[str]) -> list[dict[str, Any]]:
+    """The chosen examples; `example`, `score`, `decision` and `class` are those of `wildood score`."""
+    decided, p_values, names = found.traffic, found.p_values, detector.record.get("classes")
+    return [
+        {
+            "example": files[number] if files else number,
+            "number": number,
+            "why": why,
+            "score": float(decided.scores[number]),
+            "p_value": None if p_values is None else float(p_values[number]),
+            "decision": "unknown" if decided.rejected[number] else "known",
+            "class": int(decided.classes[number]) if names is None else names[decided.classes[number]],
+        }
+        for number, why in choices
+    ]

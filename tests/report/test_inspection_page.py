@@ -1,0 +1,209 @@
+"""The page of an inspection: whole, on its own, and in agreement with what was found."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import wildood
+from wildood.data.images import Images
+from wildood.models.small import MLP, SmallCNN
+from wildood.report.decisions import Decisions
+from wildood.report.inspection import inspected
+from wildood.report.inspection_page import inspection_page
+from wildood.report.inspection_record import inspection_record
+
+COMMAND = 'wildood inspect det --wild "<script>&"'
+SPEC = wildood.InputSpec(mean=(0.5,), std=(0.5,))
+ANY = ["pictures", "vectors", "id", "by class", "untrusted", "trained on", "clean", "too known"]
+EVERY = pytest.mark.parametrize("name", ANY)
+LONG_NAME = "monday/<b>-a-name-that-is-too-long-for-a-caption.png"
+
+
+def known_points(rng, count):
+    return (rng.normal(size=(count, 2)) + 5).astype("f")
+
+
+def points_detector(rng, **settings):
+    """Its score is high near the origin, where nothing is known."""
+    model = MLP(2, 2, hidden=(2,))
+    with torch.no_grad():
+        model.body[1].weight.copy_(torch.eye(2))
+        model.body[1].bias.zero_()
+        model.head.weight.copy_(torch.eye(2))
+        model.head.bias.zero_()
+    return wildood.posthoc(model, wildood.EnergyScore(), **{"holdout": known_points(rng, 200)} | settings)
+
+
+def pictures_detector(rng):
+    torch.manual_seed(0)
+    model, holdout = SmallCNN(2, width=4, hidden=8), rng.integers(0, 256, (99, 8, 8, 1), np.uint8)
+    return wildood.posthoc(model, wildood.EnergyScore(), holdout=holdout, input=SPEC)
+
+
+@pytest.fixture(scope="module")
+def made():
+    """By name: the detector, what was found, the traffic, the record and the page."""
+    rng = np.random.default_rng(0)
+    mixed = np.concatenate([known_points(rng, 180), 0.1 * rng.normal(size=(60, 2)).astype("f")])
+    pictures = rng.integers(0, 256, (50, 8, 8, 1), np.uint8)
+
+    def page(detector, x, known=None, top=8, names=(), **settings):
+        traffic = Images(x, where="<inbox>", names=names)
+        decided = [None if one is None else Decisions.of(detector, *detector.score_and_classify(one)) for one in (x, known)]
+        found = inspected(detector, *decided, **settings)
+        record = inspection_record(detector, found, traffic, top)
+        return detector, found, traffic, record, inspection_page(detector, found, traffic, record, COMMAND)
+
+    with torch.random.fork_rng():
+        return {
+            "pictures": page(pictures_detector(rng), pictures, top=20, names=[LONG_NAME] * 50),
+            "vectors": page(points_detector(rng), mixed),
+            "id": page(points_detector(rng), mixed, known_points(rng, 150), confidence=0.9),
+            "by class": page(points_detector(rng, by_class=True), mixed),
+            "untrusted": page(points_detector(rng, holdout=None, labelled=known_points(rng, 300)), mixed),
+            "trained on": page(points_detector(rng), mixed, trained_on="wild"),
+            "clean": page(points_detector(rng), known_points(rng, 100)),
+            "too known": page(points_detector(rng), known_points(rng, 200) + 2, known_points(rng, 200) - 2),
+        }
+
+
+@pytest.fixture(scope="module")
+def trees(made, parse):
+    return {name: parse(each[-1]) for name, each in made.items()}
+
+
+@EVERY
+def test_a_page_is_one_whole_document_that_asks_nobody_for_anything(name, trees, made):
+    tree = trees[name]  # whose tags balance
+    for tag in ("html", "head", "body", "main", "title", "h1"):
+        assert len(tree.all(tag)) == 1
+    assert {element.tag for element in tree.all()} & {"script", "link", "iframe", "object", "embed", "form", "b"} == set()
+    for element in tree.all():
+        for attribute, value in element.attributes.items():
+            if attribute in {"src", "href", "xlink:href"}:
+                assert value.startswith(("#", "data:image/png;base64,"))
+    ids = tree.ids()
+    assert len(ids) == len(set(ids))
+    assert tree.references() <= set(ids)
+    assert re.findall(r"&(?!#?\w+;)", made[name][-1]) == []
+
+
+@EVERY
+def test_every_panel_has_a_heading_and_a_sentence(name, trees):
+    for panel in trees[name].all("div", cls="panel"):
+        assert len(panel.one("h3").text) > 5
+        assert panel.one("p", cls="says").text.endswith(".")
+
+
+@EVERY
+def test_the_lead_says_what_was_found_or_why_nothing_was_tested(name, trees, made):
+    _, found, traffic, *_ = made[name]
+    lead = trees[name].one("div", cls="lead").text
+    assert f"the {len(traffic)} examples from <inbox>" in lead
+    assert f"The detector rejects {100 * found.rejected.share:.3g} %." in lead
+    strong = trees[name].one("div", cls="lead").one("strong").text
+    if name in {"untrusted", "trained on"}:
+        assert strong == "was not tested"
+        assert found.untested in lead
+    elif found.found:
+        assert strong == f"{100 * found.unknown.bound:.3g} %"
+        assert "no longer like the examples" in lead
+    else:
+        assert strong == "No unknowns are found"
+    assert found.found == (name in {"vectors", "id", "by class"})
+
+
+@EVERY
+def test_the_numbers_are_those_that_were_found(name, trees, made):
+    _, found, *_ = made[name]
+    rows = trees[name].panel("In numbers").rows()
+    limits = f"{100 * found.rejected.lower:.3g} to {100 * found.rejected.upper:.3g} %"
+    assert rows["rejected by the detector"] == [f"{100 * found.rejected.share:.3g} %", limits]
+    assert ("unknown, at least" in rows) == (found.unknown is not None)
+    if found.unknown is not None:
+        sure = "90 %" if name == "id" else "95 %"
+        assert rows["unknown, at least"] == [f"{100 * found.unknown.bound:.3g} %", f"at {sure} confidence"]
+        assert rows["unknown, a guess"][0] == f"{100 * found.unknown.estimate:.3g} %"
+        assert rows["p-value of “nothing is unknown”"][0] == f"{found.unknown.p_value:.2g}"
+
+
+@EVERY
+def test_the_fpr_is_a_table_and_a_curve_over_pi_or_is_not_there(name, trees, made):
+    told, tree = made[name][1].fpr(), trees[name]
+    if told is None:
+        assert name in {"by class", "untrusted", "trained on"}
+        assert "get through" not in " ".join(heading.text for heading in tree.all("h3"))
+        return
+    rows = tree.panel("Unknowns that get through").rows()
+    assert list(rows) == ["1 %", "2 %", "5 %", "10 %", "20 %", "50 %"]
+    expected = [
+        [f"{100 * fpr:.3g} %", f"{100 * low:.3g} to {100 * high:.3g} %"] if possible else ["refuted", ""]
+        for fpr, low, high, possible in zip(told.fpr, told.lower, told.upper, told.possible, strict=True)
+    ]
+    assert list(rows.values()) == expected
+    assert len(tree.panel("Unknowns that get through").all("svg")) == 1
+
+
+def test_a_refuted_share_is_called_so(trees):
+    assert trees["vectors"].panel("Unknowns that get through").rows()["1 %"] == ["refuted", ""]
+
+
+def test_known_traffic_that_scores_lower_than_it_should_is_noticed(trees):
+    """More of it is accepted than of the ID examples, by more than unknowns that are all accepted explain."""
+    panel = trees["too known"].panel("Unknowns that get through")
+    assert set(map(tuple, panel.rows().values())) == {("refuted", "")}
+    assert "No π up to 50 % fits: known traffic is not like what it is compared with" in panel.text
+    assert all("No π up to" not in tree.text for name, tree in trees.items() if name != "too known")
+
+
+@EVERY
+def test_what_to_label_first_is_the_records_list(name, trees, made):
+    *_, record, _ = made[name]
+    cells = list(trees[name].panel("What to label first").rows().values())
+    assert [row[:2] for row in cells] == [[str(row["example"]), row["why"]] for row in record["label_first"]]
+    tested = name not in {"untrusted", "trained on"}
+    assert {len(row) for row in cells} == {5 if tested else 4}
+    if tested:
+        assert [row[3] for row in cells] == [f"{row['p_value']:.2g}" for row in record["label_first"]]
+
+
+def test_pictures_are_shown_in_one_sheet_of_each_kind_with_short_names(trees, made):
+    _, found, *_ = made["pictures"]
+    for title, first in (("The most unknown", int(np.argmax(found.traffic.scores))), ("Around the threshold", None)):
+        panel = trees["pictures"].panel(title)
+        assert len(panel.all("div", cls="pictures")) == 1
+        assert len(panel.all("img")) == 20
+        caption = panel.all("figcaption")[0].text
+        assert caption.startswith("…or-a-caption: ")
+        if first is not None:
+            assert caption.endswith(f": {found.traffic.classes[first]}, {found.traffic.scores[first]:.3g}")
+
+
+@pytest.mark.parametrize("name", [name for name in ANY if name != "pictures"])
+def test_examples_that_are_no_pictures_are_listed_only(name, trees):
+    assert trees[name].all("img") == []
+
+
+def test_the_promise_is_told_with_its_rate_where_id_examples_were_given(trees, made):
+    for name, (detector, found, *_) in made.items():
+        panel = trees[name].panel("Whether the promised")
+        says = panel.one("p", cls="says").text
+        assert says[1:] == f"{found.promise.says[1:]}."
+        terms = [term.text for term in panel.all("dt")]
+        assert terms[0] == ("aimed at" if name == "untrusted" else "promised")
+        assert ("false alarms on --id" in terms) == (name in {"id", "too known"})
+        assert panel.all("dd")[0].text == f"at most {100 * detector.promise.alpha:g} %"
+
+
+def test_scores_by_class_are_shown_from_their_thresholds(trees):
+    assert "less the threshold of the predicted class" in trees["by class"].panel("Scores of").text
+    assert "less the threshold" not in trees["vectors"].panel("Scores of").text
+    assert "seen in training" in trees["untrusted"].panel("Scores of").text
+
+
+def test_the_same_inspection_gives_the_same_page(made):
+    *given, before = made["pictures"]
+    assert inspection_page(*given, COMMAND) == before
+    assert "<dd>wildood inspect det --wild &quot;&lt;script&gt;&amp;&quot;</dd>" in before
