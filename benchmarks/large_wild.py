@@ -8,6 +8,7 @@ Run: python benchmarks/large_wild.py --place /tmp/large-wild
 
 import argparse
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -23,8 +24,10 @@ from wildood.data.given import labelled_source
 from wildood.data.opening import open_images
 from wildood.data.wild import WildPool
 from wildood.detect.network import copy_classifier
+from wildood.methods.objective import Batch
 from wildood.methods.schedule import Schedule
 from wildood.models.resnet import ResNet20
+from wildood.train.ahead import Ahead
 from wildood.train.loop import Training
 from wildood.train.monitor import start_of
 
@@ -48,6 +51,16 @@ def private_memory() -> int:
     return 1024 * int(line.split()[1])
 
 
+class _Resident:
+    """The same batch again and again."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+
+    def take(self) -> Batch:
+        return self.batch
+
+
 def train(path: Path) -> None:
     """In the process with little memory: train by turns on the source and on one batch, and print what it took."""
     resource.setrlimit(resource.RLIMIT_DATA, (ALLOWED, ALLOWED))
@@ -58,17 +71,18 @@ def train(path: Path) -> None:
     objective = Woods().objective(classifier, start_of(classifier, known, seed=0))
     wild, _ = WildPool(open_images(path)).set_aside(0.1, seed=0)
     training = Training(objective, known, wild, Schedule(steps=10_000), seed=0)
-    from_source = training._draw  # noqa: SLF001 - the two ways to get a batch are what is measured
-    resident = from_source()
+    resident = training._draw()  # noqa: SLF001 - the two ways to get a batch are what is measured
     seconds: dict[str, list[float]] = {"source": [], "resident": []}
-    for block in range(BLOCKS):
-        for kind, draw in (("source", from_source), ("resident", lambda: resident)):
-            training._draw = draw  # type: ignore[method-assign]  # noqa: SLF001
-            began = time.perf_counter()
-            for _ in range(STEPS):
-                training._one_step()  # noqa: SLF001
-            if block:  # the first is for warming up
-                seconds[kind].append(time.perf_counter() - began)
+    with Ahead(training._draw, training._draws) as from_source, path.open("rb") as file:  # noqa: SLF001
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # from the disk, not from what was just written
+        for block in range(BLOCKS):
+            for kind, ahead in (("source", from_source), ("resident", _Resident(resident))):
+                training.ahead = ahead  # type: ignore[assignment]
+                began = time.perf_counter()
+                for _ in range(STEPS):
+                    training._one_step()  # noqa: SLF001
+                if block:  # the first is for warming up
+                    seconds[kind].append(time.perf_counter() - began)
     ratio = median(resident / source for source, resident in zip(seconds["source"], seconds["resident"], strict=True))
     print(json.dumps({"private": private_memory(), "ratio": ratio, "images": len(wild.pools[0])}))
 

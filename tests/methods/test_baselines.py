@@ -13,7 +13,7 @@ from wildood.models.features import FeatureTap
 from wildood.models.heads import DeConfHead
 from wildood.models.outputs import Classifier
 from wildood.models.small import MLP
-from wildood.train.loop import _sgd
+from wildood.train.optimiser import sgd
 
 SHORT = wildood.Schedule(epochs=1, batch=32)
 METHODS = [wildood.OutlierExposure(), wildood.EnergyMargin(), wildood.EnergyLogistic()]
@@ -75,7 +75,7 @@ def test_energy_logistic_starts_where_woods_does_and_does_not_decay_w_and_b():
         m.objective(Classifier(nn.Linear(5, 5)), start()) for m in (wildood.EnergyLogistic(), wildood.Woods())
     )
     assert logistic.watch() == woods.watch()
-    groups = _sgd(logistic, wildood.Schedule()).param_groups
+    groups = sgd(logistic, wildood.Schedule()).param_groups
     assert [group["weight_decay"] for group in groups] == [5e-4, 0.0]
     assert {id(p) for p in groups[1]["params"]} == {id(p) for p in logistic.level.parameters()}
 
@@ -166,7 +166,7 @@ def test_godin_divides_cosines_by_a_learned_confidence():
 
 def test_godin_decays_everything_but_the_directions():
     objective = godin()
-    groups = _sgd(objective, wildood.Schedule.pretraining()).param_groups
+    groups = sgd(objective, wildood.Schedule.pretraining()).param_groups
     assert [group["weight_decay"] for group in groups] == [5e-4, 0.0]
     assert [id(parameter) for parameter in groups[1]["params"]] == [id(objective.classifier.head.directions)]
     decayed = {id(parameter) for parameter in groups[0]["params"]}

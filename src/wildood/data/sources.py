@@ -145,6 +145,17 @@ class Part:
         return f"{self.source.fingerprint()}/{hashlib.blake2b(which, digest_size=8).hexdigest()}"
 
 
+def is_mapped(source: Source) -> bool:
+    """Whether a source's examples are read from the disk when they are gathered.
+
+    >>> is_mapped(ArraySource(np.zeros((2, 3))))
+    False
+    """
+    if isinstance(source, Part):
+        return is_mapped(source.source)
+    return isinstance(source, ArraySource) and isinstance(source.examples, np.memmap)
+
+
 def memory_of(values: Tensor | np.ndarray[Any, Any]) -> memoryview:
     """The bytes of an array or tensor, for a hash; numpy has no bfloat16, so a tensor is read as bytes.
 

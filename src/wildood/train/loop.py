@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,16 +11,18 @@ from torch import Tensor
 
 from wildood.data.augmentation import flip_and_crop
 from wildood.data.sampling import ShuffledCycle, generator, lent_generator
-from wildood.data.sources import Source
+from wildood.data.sources import Source, is_mapped
 from wildood.data.wild import Wild
 from wildood.errors import TrainingError
 from wildood.evaluate.selection import Mask, Selection
 from wildood.methods.objective import Batch, Objective, Terms
 from wildood.methods.schedule import Schedule
+from wildood.train.ahead import Ahead
 from wildood.train.history import Row, row_line
 from wildood.train.interruption import held_back
 from wildood.train.lagrangian import AugmentedLagrangian, MeanConstraints
 from wildood.train.monitor import Monitor, full_constraints
+from wildood.train.optimiser import sgd
 from wildood.train.progress import logger, progress_bar
 from wildood.train.run_directory import RunDirectory
 
@@ -68,11 +71,12 @@ class Training:
         pools = [len(pool) for pool in self.wild.pools] if self.wild is not None else []
         self.per_epoch, self.total = self.schedule.length(len(self.labelled), pools)
         self.lagrangian = AugmentedLagrangian(self.objective.duals, self.objective.classifier.device)
-        self.optimiser = _sgd(self.objective, self.schedule)
+        self.optimiser = sgd(self.objective, self.schedule)
         self.labelled_order = ShuffledCycle(len(self.labelled), generator(self.seed, "labelled"))
         self.wild_sampler = self.wild.sampler(self.seed) if self.wild is not None else None
         self.augmentation = generator(self.seed, "augmentation")
         self.kept_weights: dict[str, Tensor] = {}
+        self.ahead: Ahead | None = None
         self._start_epoch()
 
     def train(self) -> list[Row]:
@@ -89,7 +93,10 @@ class Training:
         self.began = time.monotonic()
         save_next = self.began + self.checkpoint_seconds
         self.first_step = self.step
-        with held_back(wanted=self.run is not None) as ctrl_c, progress_bar(self.total, self.step) as bar:
+        pools = (self.labelled, *(() if self.wild is None else self.wild.pools))
+        ahead = Ahead(self._draw, self._draws) if any(map(is_mapped, pools)) else nullcontext()
+        watched = held_back(wanted=self.run is not None)
+        with watched as ctrl_c, ahead as self.ahead, progress_bar(self.total, self.step) as bar:
             while self.step < self.total:
                 self._one_step()
                 bar.at(self.step)
@@ -117,7 +124,7 @@ class Training:
         self.objective.train()
         for group in self.optimiser.param_groups:
             group["lr"] = self.schedule.lr_at(self.step, self.per_epoch, self.total)
-        terms: Terms = self.objective(self._draw())
+        terms: Terms = self.objective(self._draw() if self.ahead is None else self.ahead.take())
         lagrangian = self.lagrangian(terms)
         if not torch.isfinite(lagrangian):
             raise TrainingError(self._not_finite(f"the loss became {lagrangian.item()}"))
@@ -131,6 +138,14 @@ class Training:
         self.epoch_constraints.add(constraints, 1)
         self.step += 1
         self.epoch_seconds += time.perf_counter() - began
+
+    def _draws(self) -> dict[str, Any]:
+        """Where the draws of batches are."""
+        return {
+            "labelled": self.labelled_order.state_dict(),
+            "wild": None if self.wild_sampler is None else self.wild_sampler.state_dict(),
+            "augmentation": self.augmentation.get_state(),
+        }
 
     def _draw(self) -> Batch:
         device = self.objective.classifier.device
@@ -230,9 +245,7 @@ class Training:
             "objective": self.objective.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "lagrangian": self.lagrangian.state_dict(),
-            "labelled_order": self.labelled_order.state_dict(),
-            "wild_sampler": None if self.wild_sampler is None else self.wild_sampler.state_dict(),
-            "augmentation": self.augmentation.get_state(),
+            "draws": self._draws() if self.ahead is None else self.ahead.state,
             "epoch": [self.epoch_constraints.count, self.epoch_constraints.sums, self.loss_sum, self.epoch_seconds],
             "history": self.history,
             "kept": self.kept,
@@ -254,10 +267,10 @@ class Training:
         self.objective.load_state_dict(state["objective"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.lagrangian.load_state_dict(state["lagrangian"])
-        self.labelled_order.load_state_dict(state["labelled_order"])
+        self.labelled_order.load_state_dict(state["draws"]["labelled"])
         if self.wild_sampler is not None:
-            self.wild_sampler.load_state_dict(state["wild_sampler"])
-        self.augmentation.set_state(state["augmentation"])
+            self.wild_sampler.load_state_dict(state["draws"]["wild"])
+        self.augmentation.set_state(state["draws"]["augmentation"])
         self.epoch_constraints.count, sums, self.loss_sum, self.epoch_seconds = state["epoch"]
         self.epoch_constraints.sums = {name: value.to(device) for name, value in sums.items()}
         self.history, self.kept, self.kept_weights = state["history"], state["kept"], state["kept_weights"]
@@ -273,20 +286,3 @@ class Training:
 
 def _tensor(mask: Mask | None) -> Tensor | None:
     return None if mask is None else torch.from_numpy(mask)
-
-
-def _sgd(objective: Objective, schedule: Schedule) -> torch.optim.Optimizer:
-    """SGD with Nesterov momentum; weight decay on all parameters but those that the objective excepts."""
-    excepted = {id(parameter) for parameter in objective.without_decay()}
-    trained = [parameter for parameter in objective.parameters() if parameter.requires_grad]
-    groups: list[dict[str, Any]] = [
-        {"params": [parameter for parameter in trained if id(parameter) not in excepted]},
-        {"params": [parameter for parameter in trained if id(parameter) in excepted], "weight_decay": 0.0},
-    ]
-    return torch.optim.SGD(
-        [group for group in groups if group["params"]],
-        lr=schedule.lr,
-        momentum=schedule.momentum,
-        nesterov=True,
-        weight_decay=schedule.weight_decay,
-    )
