@@ -33,7 +33,7 @@ def break_some(photos):
 
 
 def test_broken_file_stops_with_its_name_and_a_way_out(photos, cache):
-    break_some(photos)
+    (photos / "a" / "07.png").write_bytes(b"")
     with pytest.raises(InputError) as refused:
         open_images(photos, cache=cache)
     assert str(refused.value) == (
@@ -41,6 +41,21 @@ def test_broken_file_stops_with_its_name_and_a_way_out(photos, cache):
         "with skip_broken=True (--skip-broken)"
     )
     assert left_in(cache) == []
+
+
+def test_pictures_beside_a_broken_one_are_decoded_once_however_often_it_stops(photos, cache, decodings):
+    break_some(photos)
+    for expected in (40, 0):
+        with pytest.raises(InputError, match=r"a/07.png cannot be read as .* \(is empty\), nor can 1 more: repair"):
+            open_images(photos, cache=cache)
+        assert len(decodings) == expected
+        decodings.clear()
+    assert len(open_images(photos, cache=cache, skip_broken=True)) == 38
+    assert decodings == []
+    for number, name in ((7, "a/07.png"), (33, "b/33.png")):
+        grey(number).save(photos / name)
+    assert greys(open_images(photos, cache=cache)) == list(range(40))
+    assert sorted(decodings) == ["07.png", "33.png"]
 
 
 def test_broken_files_are_left_out_listed_and_remembered(photos, cache, decodings, caplog):
@@ -90,6 +105,17 @@ def test_folder_of_broken_files_alone_is_refused(tmp_path, cache):
     )
 
 
+def test_a_thousand_broken_files_are_told_by_their_names_and_the_others_counted(tmp_path, cache, caplog):
+    (tmp_path / "photos").mkdir()
+    grey(1).save(tmp_path / "photos" / "fine.png")
+    names = [f"{number:04}.png" for number in range(1003)]
+    for name in names:
+        (tmp_path / "photos" / name).touch()
+    images = open_images(tmp_path / "photos", cache=cache, skip_broken=True)
+    assert images.broken == tuple(names)
+    assert caplog.messages[1:] == [*(f"  {name} (is empty)" for name in names[:1000]), "  and 3 others"]
+
+
 @pytest.mark.parametrize("skip_broken", [True, False])
 def test_pictures_of_several_sizes_need_a_size(photos, cache, skip_broken):
     Image.new("RGB", (7, 5)).save(photos / "b" / "zz.png")
@@ -97,7 +123,7 @@ def test_pictures_of_several_sizes_need_a_size(photos, cache, skip_broken):
         open_images(photos, cache=cache, skip_broken=skip_broken)
     assert str(refused.value) == (
         f"{photos}: a/00.png is 4 x 3 pixels, b/zz.png 7 x 5 (width x height): give one size for all, such as size=32 "
-        "(--size 32)"
+        "(--size 32 32)"
     )
     assert open_images(photos, 2, cache=cache).examples.shape == (41, 2, 2, 3)
 
@@ -163,7 +189,7 @@ def test_interrupted_rebuild_leaves_the_old_cache(photos, cache, decodings, monk
 
 def test_files_are_decoded_only_a_bounded_way_ahead():
     worked = []
-    files = (building.Listed(str(number), 0, 0, None) for number in range(5000))
+    files = (building.Listed(str(number), 0, 0, 0, None) for number in range(5000))
     outcomes = building.in_order(files, lambda listed: worked.append(1) or building.Broken(""), workers=2)
     for taken in range(1, 200):
         next(outcomes)

@@ -178,6 +178,17 @@ def test_places_are_drawn_once_by_a_fixed_seed_and_the_list_is_kept(tmp_path, fe
     assert list(open_set("places365", tmp_path).names) == [names[3]]
 
 
+def test_places_with_a_name_that_is_no_text_are_refused_in_one_line(tmp_path, few):
+    few("places365", all=3)
+    pictures(tmp_path / "places365", "a.png", "b.png", "c\udcff.png", "d.png")
+    with pytest.raises(InputError) as raised:
+        open_set("places365", tmp_path)
+    assert str(raised.value) == (
+        f"places365: {tmp_path}/places365 holds 'c\\udcff.png', a name that is not UTF-8: rename it"
+    )
+    assert not (tmp_path / "places365" / "chosen.csv").exists()
+
+
 def test_places_do_not_depend_on_the_order_in_which_a_directory_lists_them(tmp_path, few):
     few("places365", all=3)
     drawn = []
@@ -305,10 +316,16 @@ def test_every_set_is_described():
             assert re.fullmatch("[0-9a-f]{32}", download.md5)
             assert download.url.startswith("http")
             assert download.url.partition("?")[0].endswith(download.file)
-            assert (download.unpacked > 0) == (download.members > 0) == bool(re.search(r"\.tar(\.gz)?$", download.file))
+            assert (download.unpacked > 0) == (download.members > 0)
             assert download.part is None or named.part(download.part)
     files = [download.file for named in SETS.values() for download in named.downloads]
     assert len(files) == len(set(files))  # checksums are recorded by the file's name
+
+
+def test_every_archive_is_a_tar_file():
+    """The only kind that is unpacked."""
+    for download in (download for named in SETS.values() for download in named.downloads):
+        assert bool(download.unpacked) == download.file.endswith((".tar", ".tar.gz"))
 
 
 def test_the_documentation_has_the_table_of_the_named_sets():

@@ -71,6 +71,18 @@ def test_changed_file_alone_is_decoded(photos, cache, decodings):
     assert decodings == ["03.png"]
 
 
+def test_file_of_the_same_size_and_time_with_other_pixels_is_decoded_again(photos, cache, decodings):
+    open_images(photos, cache=cache)
+    decodings.clear()
+    path = photos / "a" / "03.png"
+    before = path.stat()
+    grey(222).save(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # as rsync -t, cp -p and tar -x do
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert greys(open_images(photos, cache=cache)) == [0, 1, 2, 222, *range(4, 40)]
+    assert decodings == ["03.png"]
+
+
 @pytest.mark.parametrize("number", [0, 17, 39])
 def test_deleted_file_is_gone_without_decoding(photos, cache, decodings, number):
     open_images(photos, cache=cache)

@@ -154,6 +154,28 @@ def test_floats_in_another_range_are_refused(tmp_path, values):
     assert found.reason.endswith(": 0 to 1 or 0 to 255 are read")
 
 
+@pytest.mark.parametrize(("values", "expected"), [([0, 7, 255], [0, 7, 255]), ([0, 256, 65535], [0, 1, 255])])
+@pytest.mark.parametrize("turned", [False, True])
+def test_32_bits_are_taken_as_the_8_or_16_that_their_values_need(tmp_path, values, expected, turned):
+    exif = Image.Exif()
+    exif[0x0112] = 3 if turned else 1
+    path = saved(tmp_path, Image.fromarray(np.array([values], np.int32)), "a.tif", exif=exif)
+    assert pixels(path, Framing(channels=1)).ravel().tolist() == expected[:: -1 if turned else 1]
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif", "a.pgm"])
+def test_dark_pictures_of_16_bits_stay_dark(tmp_path, name):
+    path = saved(tmp_path, Image.fromarray(np.array([[0, 7, 255]], np.uint16)), name)
+    assert pixels(path, Framing(channels=1)).ravel().tolist() == [0, 0, 0]
+
+
+def test_dark_pictures_of_16_bits_with_a_sign_stay_dark(tmp_path):
+    path = saved(tmp_path, Image.fromarray(np.array([[0, 7, 255]], np.uint16)), "a.tif", tiffinfo={339: 2})
+    with Image.open(path) as image:
+        assert image.mode == "I"
+    assert pixels(path, Framing(channels=1)).ravel().tolist() == [0, 0, 0]
+
+
 @pytest.mark.parametrize("values", [[0, 65536], [-1, 5]])
 def test_integers_of_more_than_16_bits_are_refused(tmp_path, values):
     path = saved(tmp_path, Image.fromarray(np.array([values], np.int32)), "a.tif")
@@ -199,7 +221,7 @@ def test_digest_is_that_of_the_bytes_wherever_they_lie(tmp_path):
 
 def test_digest_knows_the_name_where_the_name_decides_the_crop(tmp_path):
     first, second = (saved(tmp_path, Image.fromarray(COLOURS), name) for name in ("a.png", "b.png"))
-    framing = Framing(5, "published")
+    framing = Framing(5, "as_published")
     assert decode(str(first), framing).digest != decode(str(second), framing).digest
 
 

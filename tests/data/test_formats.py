@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
+from wildood.data import formats
 from wildood.data.formats import read_array, read_cifar, read_cifar_classes, read_svhn
 from wildood.errors import InputError
 
@@ -112,6 +113,29 @@ def test_a_malicious_pickle_is_refused_without_running_it(batch, monkeypatch, co
         read_cifar([batch], "labels", classes=10)
     assert "\n" not in str(raised.value)
     assert [path.name for path in batch.parent.iterdir()] == ["data_batch_1"]
+
+
+def changeable():
+    """Every attribute that a pickle could set of what it may ask for."""
+    return {name: (vars(found).copy(), getattr(found, "__defaults__", None)) for name, found in formats._ALLOWED.items()}
+
+
+@pytest.mark.parametrize("asked", sorted(formats._ALLOWED))
+def test_a_pickle_cannot_change_what_reads_it(batch, asked):
+    """BUILD with a pair sets attributes of whatever lies on the stack."""
+    module, name = (part.encode() for part in asked)
+    defaults = b"}(X\x0c\0\0\0__defaults__X\x01\0\0\0aX\x01\0\0\0b\x86u"
+    batch.write_bytes(b"\x80\x02c" + module + b"\n" + name + b"\nN" + defaults + b"\x86b.")
+    before = changeable()
+    with pytest.raises(InputError, match="data_batch_1 is not one of CIFAR's Python files"):
+        read_cifar([batch], "labels", classes=10)
+    assert changeable() == before
+
+
+def test_an_array_that_was_never_filled_is_one_line(batch):
+    batch.write_bytes(b"\x80\x02}U\x04datacnumpy\nndarray\n)\x81s.")
+    with pytest.raises(InputError, match="data_batch_1"):
+        read_cifar([batch], "labels", classes=10)
 
 
 def test_the_malicious_pickle_of_these_tests_would_run_elsewhere(tmp_path, monkeypatch):

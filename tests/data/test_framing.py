@@ -84,19 +84,19 @@ def test_published_crop_is_a_window_of_the_padded_picture_that_the_name_decides(
     padded = np.full((40, 40, 3), (125, 123, 114), np.uint8)
     padded[4:36, 4:36] = np.asarray(picture)
     windows = {padded[top : top + 32, left : left + 32].tobytes(): (top, left) for top in range(9) for left in range(9)}
-    found = [windows[framed(picture, Framing(32, "published"), f"{number}.png").tobytes()] for number in range(2000)]
+    found = [windows[framed(picture, Framing(32, "as_published"), f"{number}.png").tobytes()] for number in range(2000)]
     assert set(found) == set(windows.values())
-    assert framed(picture, Framing(32, "published"), "x/7.png").tobytes() == (
-        framed(picture, Framing(32, "published"), "y/z/7.png").tobytes()
+    assert framed(picture, Framing(32, "as_published"), "x/7.png").tobytes() == (
+        framed(picture, Framing(32, "as_published"), "y/z/7.png").tobytes()
     )
 
 
 def test_published_crop_of_another_size_and_of_grey():
-    grey = framed(Image.new("L", (30, 28), 9), Framing(36, "published", channels=1), "a.png")
+    grey = framed(Image.new("L", (30, 28), 9), Framing(36, "as_published", channels=1), "a.png")
     assert grey.shape == (36, 36, 1)
     assert set(np.unique(grey)) == {9, 123}
     with pytest.raises(InputError, match="too small to cut 37 x 37"):
-        framed(Image.new("L", (30, 28), 9), Framing(37, "published", channels=1), "a.png")
+        framed(Image.new("L", (30, 28), 9), Framing(37, "as_published", channels=1), "a.png")
 
 
 def test_picture_that_would_fill_the_memory_when_resized_is_refused():
@@ -119,9 +119,9 @@ def test_size_may_be_a_list_or_of_numpy_integers():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"how": "stretch"}, "how is 'stretch': give 'cover', 'centre' or 'published'"),
+        ({"how": "stretch"}, "how is 'stretch': give 'cover', 'centre' or 'as_published'"),
         ({"channels": 4}, "channels is 4: give 3 for colour or 1 for grey"),
-        ({"how": "published"}, "how is 'published' but there is no size"),
+        ({"how": "as_published"}, "how is 'as_published' but there is no size"),
     ],
 )
 def test_wrong_settings_are_refused(settings, message):

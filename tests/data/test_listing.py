@@ -29,7 +29,8 @@ def test_class_folders_are_numbered_by_name_and_hold_files_at_any_depth(tmp_path
 
 
 def test_every_kind_of_picture_is_found_by_its_name(tmp_path):
-    kinds = ["jpg", "jpeg", "png", "bmp", "gif", "tif", "tiff", "webp", "ppm", "pgm"]
+    kinds = ["jpg", "jpeg", "jfif", "png", "bmp", "gif", "tif", "tiff", "webp", "ppm", "pgm"]
+    kinds += ["heic", "heif", "avif", "jp2"]  # which cannot be read, and are to be refused by name
     folder = touched(tmp_path, *(f"a.{kind}" for kind in kinds), *(f"b.{kind.upper()}" for kind in kinds))
     assert sorted(file.name.lower()[2:] for file in folder) == sorted(kinds * 2)
 
@@ -54,22 +55,46 @@ def test_order_is_that_of_the_names_level_by_level(tmp_path):
 
 
 def test_other_and_hidden_files_are_left_alone_and_counted(tmp_path, caplog):
-    folder = touched(tmp_path, "cat/1.png", "cat/notes.txt", ".thumbs/1.png", "cat/.2.png", "labels.csv")
+    names = ("cat/notes.txt", ".thumbs/1.png", "cat/.2.png", "labels.csv", "cat/Thumbs.db", "cat/.DS_Store")
+    folder = touched(tmp_path, "cat/1.png", *names)
     assert pairs(folder) == [("cat/1.png", 0)]
     with caplog.at_level(logging.INFO, logger="wildood"):
         folder.remarks()
-    message = "files left alone, hidden or not pictures by their names: 4, such as .thumbs"
-    assert caplog.messages == [f"{tmp_path}: {message}"]
+    message = "files left alone, hidden or not pictures by their names: 6, such as .thumbs"
+    assert caplog.record_tuples == [("wildood", logging.INFO, f"{tmp_path}: {message}")]
 
 
-def test_class_without_pictures_keeps_its_number(tmp_path, caplog):
+def test_folders_that_archivers_leave_behind_are_no_classes(tmp_path):
+    folder = touched(tmp_path, "cat/1.png", "dog/1.png", "__MACOSX/cat/1.png", ".git/1.png", "dog/__MACOSX/1.png")
+    assert folder.classes == ("cat", "dog")
+    assert pairs(folder) == [("cat/1.png", 0), ("dog/1.png", 1)]
+    assert folder.left_alone.count == 3
+
+
+@pytest.mark.parametrize(
+    ("names", "classes"),
+    [
+        (["0", "1", "10", "2"], ("0", "1", "2", "10")),
+        (["10", "009", "9", "8"], ("8", "009", "9", "10")),
+        (["0", "1", "10", "2", "other"], ("0", "1", "10", "2", "other")),
+        (["-1", "10", "2"], ("-1", "10", "2")),
+        (["²", "10", "2"], ("10", "2", "²")),
+    ],
+)
+def test_classes_are_numbered_by_value_if_all_are_integers_else_by_name(tmp_path, names, classes):
+    folder = touched(tmp_path, *(f"{name}/a.png" for name in names))
+    assert folder.classes == classes
+    assert dict(pairs(folder)) == {f"{name}/a.png": at for at, name in enumerate(classes)}
+
+
+def test_class_without_pictures_keeps_its_number_and_is_warned_of(tmp_path, caplog):
     (tmp_path / "bird").mkdir()
     folder = touched(tmp_path, "ant/1.png", "cat/1.png")
     assert folder.classes == ("ant", "bird", "cat")
     assert pairs(folder) == [("ant/1.png", 0), ("cat/1.png", 2)]
-    with caplog.at_level(logging.INFO, logger="wildood"):
-        folder.remarks()
-    assert caplog.messages == [f"{tmp_path}: classes without pictures: 1, such as bird"]
+    folder.remarks()
+    message = f"{tmp_path}: classes without pictures: 1, such as bird"
+    assert caplog.record_tuples == [("wildood", logging.WARNING, message)]
 
 
 def test_nothing_is_said_where_nothing_is_left_alone(tmp_path, caplog):
@@ -106,20 +131,21 @@ def test_names_may_hold_spaces_any_letters_and_even_no_text(tmp_path):
 def test_what_only_looks_like_a_picture_is_listed_all_the_same(tmp_path):
     (tmp_path / "gone.png").symlink_to(tmp_path / "nowhere")
     os.mkfifo(tmp_path / "pipe.png")
-    assert list(Folder(tmp_path)) == [Listed("gone.png", -1, 0, None), Listed("pipe.png", -1, 0, None)]
+    assert list(Folder(tmp_path)) == [Listed("gone.png", -1, 0, 0, None), Listed("pipe.png", -1, 0, 0, None)]
 
 
-def test_size_and_time_of_change_are_those_of_the_file(tmp_path):
+def test_size_and_times_of_change_are_those_of_the_file(tmp_path):
     folder = touched(tmp_path, "a.png")
     os.utime(tmp_path / "a.png", ns=(1, 1_700_000_000_123_456_789))
-    assert list(folder) == [Listed("a.png", 1, 1_700_000_000_123_456_789, None)]
+    stamped = (tmp_path / "a.png").stat().st_ctime_ns
+    assert list(folder) == [Listed("a.png", 1, 1_700_000_000_123_456_789, stamped, None)]
 
 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
         ((), "holds no pictures: give a folder with .bmp, .gif, "),
-        (("a.heic", "b/c.txt"), "holds no pictures, but other files (2, such as a.heic): give a folder with .bmp"),
+        (("a.svg", "b/c.txt"), "holds no pictures, but other files (2, such as a.svg): give a folder with .bmp"),
     ],
 )
 def test_folder_without_pictures_is_refused(tmp_path, names, message):

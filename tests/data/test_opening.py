@@ -110,6 +110,21 @@ def test_arrays_stay_as_they_are(tmp_path):
     assert images.labels.tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("name", ["a.heic", "b.HEIF", "c.avif", "d.jp2"])
+def test_pictures_of_kinds_that_cannot_be_read_stop_with_their_names(pets, name):
+    (pets / "cat" / name).write_bytes(b"\0\0\0\x18ftypheic")
+    with pytest.raises(InputError, match=rf"pets/cat/{name} cannot be read as a picture \(is no picture in JPEG, PNG"):
+        open_images(pets, 8)
+    assert open_images(pets, 8, skip_broken=True).broken == (f"cat/{name}",)
+
+
+def test_jfif_is_jpeg(pets):
+    Image.new("RGB", (40, 30), "white").save(pets / "cat" / "a.jfif", "JPEG")
+    images = open_images(pets, 8)
+    assert images.names[0] == "cat/a.jfif"
+    assert images.examples[0].min() == 255
+
+
 def test_left_alone_files_are_told_at_every_open(pets, caplog):
     (pets / "README").write_text("")
     for _ in range(2):
@@ -163,7 +178,7 @@ def test_what_cannot_be_opened_is_refused_with_what_can(tmp_path, monkeypatch, p
     ("settings", "message"),
     [
         ({"size": 0}, "size is 0: give a number of pixels"),
-        ({"how": "best"}, "how is 'best': give 'cover', 'centre' or 'published'"),
+        ({"how": "best"}, "how is 'best': give 'cover', 'centre' or 'as_published'"),
         ({"channels": 2}, "channels is 2: give 3 for colour or 1 for grey"),
         ({"workers": 0}, "workers is 0: give at least 1"),
     ],

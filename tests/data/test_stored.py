@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from PIL import Image
 
 from wildood.data import stored
+from wildood.data.index import Index
 from wildood.data.opening import open_images
 
 
@@ -67,6 +69,17 @@ def test_cache_of_the_right_size_with_another_text_is_decoded_anew(photos, cache
     decodings.clear()
     damage(place_of(cache) / name)
     assert greys(open_images(photos, cache=cache)) == list(range(40))
+    assert len(decodings) == 40
+
+
+def test_cache_with_a_label_that_was_changed_is_decoded_anew(photos, cache, decodings):
+    open_images(photos, cache=cache)
+    decodings.clear()
+    path = place_of(cache) / "labels.npy"
+    labels = np.load(path)
+    labels[3] = 1
+    np.save(path, labels)
+    assert open_images(photos, cache=cache).labels.tolist() == [0] * 20 + [1] * 20
     assert len(decodings) == 40
 
 
@@ -142,6 +155,21 @@ def test_pipe_and_dangling_link_are_broken_again_at_the_second_open(photos, cach
     grey(40).save(photos / "nowhere.png")
     images = open_images(photos / "b", cache=cache)
     assert greys(images) == [*range(20, 40), 40]
+
+
+def test_what_is_known_of_files_is_made_once_before_the_threads_ask(photos, cache, monkeypatch):
+    open_images(photos, cache=cache)
+    grey(100).save(photos / "b" / "zz.png")
+    readers, really = [], Index.lines
+
+    def lines(index):
+        readers.append(threading.current_thread())
+        return really(index)
+
+    monkeypatch.setattr(Index, "lines", lines)
+    open_images(photos, cache=cache, workers=4)
+    # Twice to see whether the cache agrees, once to know its files by their hashes.
+    assert readers == [threading.main_thread()] * 3
 
 
 def test_array_of_the_cache_is_a_plain_npy_file(photos, cache):

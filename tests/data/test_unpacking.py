@@ -28,23 +28,9 @@ def tar_file(path, *members, mode="w:gz"):
     return path
 
 
-def zip_file(path, *members):
-    """Members are (name or ZipInfo, content)."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-        for name, content in members:
-            file.writestr(name, content)
-    return path
-
-
 def special(name, kind, linked=""):
     info = tarfile.TarInfo(name)
     info.type, info.linkname = kind, linked
-    return info
-
-
-def unix_zip(name, mode):
-    info = zipfile.ZipInfo(name)
-    info.create_system, info.external_attr = 3, mode << 16
     return info
 
 
@@ -52,13 +38,9 @@ def tree(place):
     return {path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("kind", ["w", "w:gz", "zip"])
+@pytest.mark.parametrize("kind", ["w", "w:gz"])
 def test_files_come_out_as_they_went_in(tmp_path, kind):
-    archive = tmp_path / "a"
-    if kind == "zip":
-        zip_file(archive, *FILES.items())
-    else:
-        tar_file(archive, special("set", tarfile.DIRTYPE), *FILES.items(), mode=kind)
+    archive = tar_file(tmp_path / "a", special("set", tarfile.DIRTYPE), *FILES.items(), mode=kind)
     unpack(archive, tmp_path / "out", **LIMITS)
     assert tree(tmp_path / "out") == FILES
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "out"]
@@ -77,8 +59,6 @@ MALICIOUS = {
     "parent with backslashes": [("..\\outside.txt", b"x")],
     "absolute": [("/tmp/outside.txt", b"x")],  # noqa: S108 - never written
     "drive": [("C:/outside.txt", b"x")],
-}
-TAR_ONLY = {
     "symbolic link": [special("link", tarfile.SYMTYPE, "/etc/passwd")],
     "symbolic link within": [("set/a.txt", b"x"), special("set/b", tarfile.SYMTYPE, "a.txt")],
     "a file through a link": [special("out", tarfile.SYMTYPE, "../.."), ("out/outside.txt", b"x")],
@@ -87,10 +67,6 @@ TAR_ONLY = {
     "character device": [special("null", tarfile.CHRTYPE)],
     "block device": [special("disk", tarfile.BLKTYPE)],
     "pipe": [special("pipe", tarfile.FIFOTYPE)],
-}
-ZIP_ONLY = {
-    "symbolic link": [(unix_zip("link", stat.S_IFLNK | 0o777), "/etc/passwd")],
-    "device": [(unix_zip("null", stat.S_IFCHR | 0o666), "")],
 }
 
 
@@ -105,7 +81,7 @@ def assert_refused(archive, tmp_path, text):
     assert set(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("members", [*MALICIOUS.values(), *TAR_ONLY.values()], ids=[*MALICIOUS, *TAR_ONLY])
+@pytest.mark.parametrize("members", MALICIOUS.values(), ids=MALICIOUS)
 @pytest.mark.parametrize("opinions", ["both", "own"])
 def test_a_malicious_tar_file_is_refused_and_leaves_nothing(tmp_path, monkeypatch, members, opinions):
     if opinions == "own":  # as before Python 3.11.4
@@ -114,15 +90,14 @@ def test_a_malicious_tar_file_is_refused_and_leaves_nothing(tmp_path, monkeypatc
     assert_refused(archive, tmp_path, "which lies outside of it|which is a (link|device)")
 
 
-@pytest.mark.parametrize("members", [*MALICIOUS.values(), *ZIP_ONLY.values()], ids=[*MALICIOUS, *ZIP_ONLY])
-def test_a_malicious_zip_file_is_refused_and_leaves_nothing(tmp_path, members):
-    archive = zip_file(tmp_path / "a.zip", ("fine.txt", b"fine"), *members)
-    assert_refused(archive, tmp_path, "which lies outside of it|which is a (link|device)")
+def test_a_zip_file_is_not_unpacked(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
+        file.writestr("fine.txt", b"fine")
+    assert_refused(tmp_path / "a.zip", tmp_path, "is not a whole tar file")
 
 
-@pytest.mark.parametrize("make", [tar_file, zip_file])
-def test_more_bytes_than_expected_are_refused(tmp_path, make):
-    archive = make(tmp_path / "a", ("a", bytes(600_000)), ("b", bytes(400_001)))
+def test_more_bytes_than_expected_are_refused(tmp_path):
+    archive = tar_file(tmp_path / "a", ("a", bytes(600_000)), ("b", bytes(400_001)))
     assert_refused(archive, tmp_path, "unpacks to more than 1,000,000 bytes")
 
 
@@ -133,24 +108,22 @@ def test_as_many_bytes_and_members_as_expected_are_taken(tmp_path):
     assert sum(map(len, tree(tmp_path / "out").values())) == 1_000_000
 
 
-@pytest.mark.parametrize("make", [tar_file, zip_file])
-def test_more_members_than_expected_are_refused(tmp_path, make):
-    archive = make(tmp_path / "a", *[(f"{number}", b"") for number in range(101)])
+def test_more_members_than_expected_are_refused(tmp_path):
+    archive = tar_file(tmp_path / "a", *[(f"{number}", b"") for number in range(101)])
     assert_refused(archive, tmp_path, "has more than 100 members")
 
 
 @pytest.mark.parametrize("members", [[("a", b"1"), ("a", b"2")], [("a", b"1"), ("a/b", b"2")], [(".", b"1")]])
 def test_members_in_each_others_way_are_refused(tmp_path, members):
-    assert_refused(tar_file(tmp_path / "a.tar.gz", *members), tmp_path, "is not a whole tar or zip file")
+    assert_refused(tar_file(tmp_path / "a.tar.gz", *members), tmp_path, "is not a whole tar file")
 
 
-@pytest.mark.parametrize("make", [tar_file, zip_file])
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
-def test_a_torn_archive_is_refused_and_leaves_nothing(tmp_path, make, share):
-    archive = make(tmp_path / "a", *[(f"{number}.txt", os.urandom(5_000)) for number in range(20)])
+def test_a_torn_archive_is_refused_and_leaves_nothing(tmp_path, share):
+    archive = tar_file(tmp_path / "a", *[(f"{number}.txt", os.urandom(5_000)) for number in range(20)])
     content = archive.read_bytes()
     archive.write_bytes(content[: int(share * len(content))])
-    assert_refused(archive, tmp_path, "is not a whole tar or zip file")
+    assert_refused(archive, tmp_path, "is not a whole tar file")
 
 
 def test_a_changed_byte_in_a_compressed_archive_is_noticed(tmp_path):
@@ -158,13 +131,13 @@ def test_a_changed_byte_in_a_compressed_archive_is_noticed(tmp_path):
     content = bytearray(archive.read_bytes())
     content[30_000] ^= 1
     archive.write_bytes(content)
-    assert_refused(archive, tmp_path, "is not a whole tar or zip file")
+    assert_refused(archive, tmp_path, "is not a whole tar file")
 
 
 def test_ctrl_c_leaves_nothing_half_made_and_the_next_call_works(tmp_path, monkeypatch):
     archive = tar_file(tmp_path / "a.tar.gz", *FILES.items())
     with monkeypatch.context() as patched:
-        patched.setattr(unpacking, "_tar_file", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(unpacking, "_content", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             unpack(archive, tmp_path / "out", **LIMITS)
     assert [path.name for path in tmp_path.iterdir()] == ["a.tar.gz"]
@@ -198,7 +171,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
         def read(self, *_):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(unpacking, "_tar_file", lambda *_: Full())
+    monkeypatch.setattr(unpacking, "_content", lambda *_: Full())
     archive = tar_file(tmp_path / "a.tar.gz", *FILES.items())
     with pytest.raises(InputError, match=r"^a\.tar\.gz: the disk is full, .*out needs up to 1,000,000 bytes$"):
         unpack(archive, tmp_path / "out", **LIMITS)

@@ -34,10 +34,10 @@ Outcome = Decoded | Broken
 Outcomes = Generator[tuple[Listed, Outcome], None, None]
 
 
-def build(
-    listing: Listing, framing: Framing, place: Path, source: str, old: Stored | None, *, skip_broken: bool, workers: int
-) -> None:
+def build(listing: Listing, framing: Framing, place: Path, source: str, old: Stored | None, *, workers: int) -> None:
     """Write a cache into an empty directory; what `old` holds of files that did not change is not decoded again.
+
+    Files that cannot be read are recorded beside the others: to refuse them here would throw away what was decoded.
 
     >>> import tempfile
     >>> from PIL import Image
@@ -45,14 +45,15 @@ def build(
     >>> with tempfile.TemporaryDirectory() as place:
     ...     (Path(place) / "cache").mkdir()
     ...     Image.new("L", (2, 2), 9).save(f"{place}/a.png")
-    ...     build(Folder(Path(place)), Framing(), Path(place) / "cache", "{}", None, skip_broken=False, workers=1)
+    ...     build(Folder(Path(place)), Framing(), Path(place) / "cache", "{}", None, workers=1)
     ...     np.load(f"{place}/cache/{EXAMPLES}").shape
     (1, 2, 2, 3)
     """
     count = _write_listing(listing, place / _LISTING)
+    find = old.finder() if old is not None else lambda _: None
 
     def outcome(listed: Listed) -> Outcome:
-        known = old.find(listed) if old is not None else None
+        known = find(listed)
         return known if known is not None else decode(os.path.join(listing.root, listed.name), framing)  # noqa: PTH118
 
     with (
@@ -62,7 +63,7 @@ def build(
         pillow_kept_quiet(),
         _bar(count) as advance,
     ):
-        draft = _Draft(listing, examples, index, skip_broken=skip_broken)
+        draft = _Draft(listing, examples, index)
         files = (Listed(*json.loads(line)) for line in lines)
         with closing(in_order(files, outcome, workers)) as outcomes:
             for listed, found in outcomes:
@@ -76,7 +77,7 @@ def build(
 def in_order(files: Iterable[Listed], work: Callable[[Listed], Outcome], workers: int) -> Outcomes:
     """What each file gives, worked on in threads a bounded way ahead, in the order of the files.
 
-    >>> files = [Listed(f"{number}.png", 0, 0, None) for number in range(40)]
+    >>> files = [Listed(f"{number}.png", 0, 0, 0, None) for number in range(40)]
     >>> [found.reason for _, found in in_order(files, lambda listed: Broken(listed.name), workers=3)][-2:]
     ['38.png', '39.png']
     """
@@ -104,8 +105,8 @@ def in_order(files: Iterable[Listed], work: Callable[[Listed], Outcome], workers
 class _Draft:
     """The files of a cache while they grow by one example after the other."""
 
-    def __init__(self, listing: Listing, examples: IO[bytes], index: IO[str], *, skip_broken: bool) -> None:
-        self._listing, self._examples, self._index, self._skip_broken = listing, examples, index, skip_broken
+    def __init__(self, listing: Listing, examples: IO[bytes], index: IO[str]) -> None:
+        self._listing, self._examples, self._index = listing, examples, index
         self._lines, self._labels = 0, array("q")
         self._first: tuple[str, tuple[int, ...]] | None = None
         self._broken: list[tuple[int, str, str, bool]] = []
@@ -115,8 +116,6 @@ class _Draft:
     def add(self, listed: Listed, found: Outcome) -> None:
         """One more file, with its picture or without."""
         if isinstance(found, Broken):
-            if not self._skip_broken:
-                raise broken_files(self._listing, listed.name, found.reason)
             self._broken.append((self._lines, listed.name, found.reason, found.unread))
         else:
             self._check_shape(listed, found)
@@ -148,7 +147,8 @@ class _Draft:
         _to_disk(self._examples)
         _to_disk(self._index)
         sizes = {name: (place / name).stat().st_size for name in names}
-        return About(source, shape, sizes, hash_of(place / INDEX), self._broken, self._content.hexdigest())
+        hashes = {name: hash_of(place / name) for name in names if name != EXAMPLES}
+        return About(source, shape, sizes, hashes, self._broken, self._content.hexdigest())
 
     def _check_shape(self, listed: Listed, found: Decoded) -> None:
         if self._first is None:
@@ -157,23 +157,8 @@ class _Draft:
         if found.pixels.shape[:2] != (height, width):
             raise InputError(
                 f"{self._listing.place}: {name} is {width} x {height} pixels, {listed.name} {found.pixels.shape[1]} x "
-                f"{found.pixels.shape[0]} (width x height): give one size for all, such as size=32 (--size 32)"
+                f"{found.pixels.shape[0]} (width x height): give one size for all, such as size=32 (--size 32 32)"
             )
-
-
-def broken_files(listing: Listing, name: str, reason: str, others: int = 0) -> InputError:
-    """The refusal of files that cannot be read.
-
-    >>> from wildood.data.listing import Folder
-    >>> raise broken_files(Folder(Path()), "a.png", "is empty")
-    Traceback (most recent call last):
-    wildood.errors.InputError: a.png cannot be read as a picture (is empty): repair or remove such files, or leave ...
-    """
-    more = f", nor can {others} more" if others else ""
-    return InputError(
-        f"{listing.root / name} cannot be read as a picture ({reason}){more}: repair or remove such files, or leave "
-        "them out with skip_broken=True (--skip-broken)"
-    )
 
 
 def _to_disk(file: IO[Any]) -> None:

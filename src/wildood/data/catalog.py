@@ -68,7 +68,7 @@ def read_part(named: NamedSet, part: SetPart, root: Path, *, given: bool = True,
     files = [place / file for file in part.files]
     match named.kind:
         case "pictures" | "drawn":
-            how = named.how_published if as_published and named.how_published else named.how
+            how: How | None = "as_published" if as_published and named.as_published else named.how
             listed = _drawn(place, part.count, named.name) if named.kind == "drawn" else place
             return _pictures(listed, named, how, root)
         case "cifar10" | "cifar100":
@@ -105,9 +105,12 @@ def _drawn(place: Path, count: int, name: str) -> Path:
     if len(names) <= count:
         return place
     order = np.random.default_rng(DRAWN_SEED).choice(len(names), count, replace=False)
-    rows = [("path",), *((names[index],) for index in np.sort(order))]
+    drawn = [names[index] for index in np.sort(order)]
+    odd = next((file for file in drawn if any("\ud800" <= letter <= "\udfff" for letter in file)), None)
+    if odd is not None:  # the list is text
+        raise InputError(f"{name}: {place} holds {odd!r}, a name that is not UTF-8: rename it")
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows([("path",), *((file,) for file in drawn)])
     try:
         write_atomically(chosen, text.getvalue().encode())
     except OSError as error:

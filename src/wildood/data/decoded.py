@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
-from wildood.data.building import broken_files, build
+from wildood.data.building import build
 from wildood.data.images import Framing, Images
 from wildood.data.listing import Listing
 from wildood.data.locks import locked
@@ -14,7 +14,7 @@ from wildood.data.stored import Stored, key_of, open_stored, source_of
 from wildood.errors import InputError
 
 _LOGGER = logging.getLogger("wildood")
-_LISTED = 20  # broken files by their names in the log; all of them are in Images.broken
+_LISTED = 1000  # broken files by their names in the log; all of them are in Images.broken
 
 
 def open_decoded(listing: Listing, framing: Framing, root: Path, *, skip_broken: bool, workers: int) -> Images:
@@ -32,7 +32,7 @@ def open_decoded(listing: Listing, framing: Framing, root: Path, *, skip_broken:
     place = root / "decoded" / key_of(source_of(listing, framing))
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        stored = _agreeing_or_built(listing, framing, place, skip_broken=skip_broken, workers=workers)
+        stored = _agreeing_or_built(listing, framing, place, workers)
     except OSError as error:
         raise InputError(
             f"{listing.place} cannot be decoded into {place.parent} ({error.strerror or error}): make room there, or "
@@ -42,7 +42,11 @@ def open_decoded(listing: Listing, framing: Framing, root: Path, *, skip_broken:
     if stored.about.broken:
         (_, name, reason, _), count = stored.about.broken[0], len(stored.about.broken)
         if not skip_broken:
-            raise broken_files(listing, name, reason, count - 1)
+            more = f", nor can {count - 1} more" if count > 1 else ""
+            raise InputError(
+                f"{listing.root / name} cannot be read as a picture ({reason}){more}: repair or remove such files, or "
+                "leave them out with skip_broken=True (--skip-broken)"
+            )
         _LOGGER.warning("%s: %d left out because they cannot be read:", listing.place, count)
         for _, left_out, why, _ in stored.about.broken[:_LISTED]:
             _LOGGER.warning("  %s (%s)", left_out, why)
@@ -51,7 +55,7 @@ def open_decoded(listing: Listing, framing: Framing, root: Path, *, skip_broken:
     return stored.images(listing)
 
 
-def _agreeing_or_built(listing: Listing, framing: Framing, place: Path, *, skip_broken: bool, workers: int) -> Stored:
+def _agreeing_or_built(listing: Listing, framing: Framing, place: Path, workers: int) -> Stored:
     source, lock = source_of(listing, framing), _lock_of(place)
     waiting = f"{listing.place}: waiting for another process that decodes these pictures"
     with locked(lock, shared=True, waiting=waiting):
@@ -66,7 +70,7 @@ def _agreeing_or_built(listing: Listing, framing: Framing, place: Path, *, skip_
         draft = _draft_of(place)
         try:
             draft.mkdir()
-            build(listing, framing, draft, source, stored, skip_broken=skip_broken, workers=workers)
+            build(listing, framing, draft, source, stored, workers=workers)
             _publish(draft, place)
         finally:
             _remove(draft)

@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL.TiffImagePlugin import TiffImageFile
 
 from wildood.data.framing import PictureError, Pixels, framed, own_name
 from wildood.data.images import Framing
@@ -87,7 +88,7 @@ def decode(path: str, framing: Framing) -> Decoded | Broken:
         with open(path, "rb") as file:  # noqa: PTH123 - same
             digest = _digest(file)
             picture = _picture(file, framing.channels)
-        if framing.how == "published":
+        if framing.how == "as_published":
             digest.update(own_name(path))
         return Decoded(digest.hexdigest(), framed(picture, framing, path))
     except PictureError as error:
@@ -109,7 +110,8 @@ def _picture(file: BinaryIO, channels: int) -> Image.Image:
     try:
         with Image.open(file, formats=_FORMATS) as image:
             image.load()
-            return _in_8_bits(_upright(image)).convert("RGB" if channels == 3 else "L")
+            bits = _bits(image)
+            return _in_8_bits(_upright(image), bits).convert("RGB" if channels == 3 else "L")
     except PictureError:
         raise
     except UnidentifiedImageError as error:
@@ -127,7 +129,14 @@ def _upright(image: Image.Image) -> Image.Image:
     return image if turn is None else image.transpose(turn)
 
 
-def _in_8_bits(image: Image.Image) -> Image.Image:
+def _bits(image: Image.Image) -> int:
+    """The bits of a grey picture of integers; Pillow's mode I is for 32 of them, and for 16 in some formats."""
+    if isinstance(image, TiffImageFile) and image.mode == "I":
+        return int(max(image.tag_v2[ExifTags.Base.BitsPerSample]))
+    return 16
+
+
+def _in_8_bits(image: Image.Image, bits: int) -> Image.Image:
     """Grey pictures of more bits scaled to 8; Pillow itself would clip them at 255."""
     if not image.mode.startswith(("I", "F")):
         return image
@@ -141,4 +150,5 @@ def _in_8_bits(image: Image.Image) -> Image.Image:
         return Image.fromarray(np.rint(values * (255 / scale)).clip(0, 255).astype(np.uint8))
     if low < 0 or high > 65535:
         raise PictureError(f"has integer values from {low} to {high}: those of 8 and 16 bits are read")
-    return Image.fromarray((values >> 8).astype(np.uint8))
+    # 32 bits say nothing of the range: 8 bits are often kept in them, and would all become 0.
+    return Image.fromarray((values if bits == 32 and high <= 255 else values >> 8).astype(np.uint8))

@@ -38,7 +38,7 @@ def framed(picture: Image.Image, framing: Framing, name: str) -> Pixels:
     """
     if isinstance(framing.size, tuple):
         height, width = framing.size
-        if framing.how == "published":
+        if framing.how == "as_published":
             return _cropped_by_name(_pixels(picture), framing.size, name)
         if framing.how == "cover":
             picture = picture.resize(covering(picture.size, (width, height)), Image.Resampling.BILINEAR)
@@ -69,7 +69,7 @@ def covering(size: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:
 
 
 def own_name(path: str) -> bytes:
-    """A file's name without its folders, which decides where "published" crops.
+    """A file's name without its folders, which decides where "as_published" crops.
 
     >>> own_name("LSUN_C/test/7.png")
     b'7.png'

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from wildood.data.sources import ArraySource
 from wildood.errors import InputError
 
-How = Literal["cover", "centre", "published"]
+How = Literal["cover", "centre", "as_published"]
 
 
 @dataclass(frozen=True)
@@ -18,15 +18,15 @@ class Framing:
     Attributes:
         size: height and width, or one number for both; None takes pictures as they are, if they all have one size.
         how: "cover" resizes until the picture just covers the size (bilinear, antialiased) and crops the centre;
-            "centre" crops the centre without resizing; "published" pads by 4 pixels of the mean colour and crops at a
-            place that the file's name decides, as the released code does with LSUN-C.
+            "centre" crops the centre without resizing; "as_published" pads by 4 pixels of the mean colour and crops at
+            a place that the file's name decides, as the released code does with LSUN-C.
         channels: 3 for RGB, 1 for grey.
 
     >>> Framing(32).size
     (32, 32)
     >>> Framing(32, "stretch")
     Traceback (most recent call last):
-    wildood.errors.InputError: how is 'stretch': give 'cover', 'centre' or 'published'
+    wildood.errors.InputError: how is 'stretch': give 'cover', 'centre' or 'as_published'
     """
 
     size: tuple[int, int] | int | None = None
@@ -36,9 +36,9 @@ class Framing:
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", _height_and_width(self.size))
         if self.how not in get_args(How):
-            raise InputError(f"how is {self.how!r}: give 'cover', 'centre' or 'published'")
-        if self.how == "published" and self.size is None:
-            raise InputError("how is 'published' but there is no size: give height and width to cut, such as size=32")
+            raise InputError(f"how is {self.how!r}: give 'cover', 'centre' or 'as_published'")
+        if self.how == "as_published" and self.size is None:
+            raise InputError("how is 'as_published' but there is no size: give a height and width, such as size=32")
         if self.channels not in {1, 3}:
             raise InputError(f"channels is {self.channels!r}: give 3 for colour or 1 for grey")
 

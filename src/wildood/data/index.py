@@ -1,7 +1,7 @@
 """The index of decoded pictures: one JSON line for each file that was listed, read where it lies."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
@@ -14,13 +14,14 @@ from wildood.data.listing import Listed
 from wildood.data.sources import blocks
 
 Numbers = npt.NDArray[np.int64]
+_STATE = Listed._fields.index("label")  # what is the same of a file that has not changed
 
 
 def index_line(listed: Listed, outcome: Decoded | Broken) -> str:
-    """What an index says of a file: name, size, time, label, then its digest, or null and why it is broken.
+    """What an index says of a file: name, size, times, label, then its digest, or null and why it is broken.
 
-    >>> index_line(Listed("a.png", 0, 5, None), Broken("is empty"))
-    '["a.png", 0, 5, null, null, "is empty", false]'
+    >>> index_line(Listed("a.png", 0, 5, 6, None), Broken("is empty"))
+    '["a.png", 0, 5, 6, null, null, "is empty", false]'
     """
     found = [outcome.digest] if isinstance(outcome, Decoded) else [None, outcome.reason, outcome.unread]
     return f"{listed.recorded()}, {json.dumps(found)[1:]}"
@@ -32,9 +33,9 @@ class Index:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
     ...     path = Path(place) / "index.jsonl"
-    ...     _ = path.write_text(index_line(Listed("a.png", 0, 5, None), Broken("is empty")) + chr(10))
-    ...     Index(path).record(0)[:3], Index(path).find(Listed("a.png", 0, 5, label=7))
-    (['a.png', 0, 5], 0)
+    ...     _ = path.write_text(index_line(Listed("a.png", 0, 5, 6, None), Broken("is empty")) + chr(10))
+    ...     Index(path).record(0)[:4], Index(path).finder()(Listed("a.png", 0, 5, 6, label=7))
+    (['a.png', 0, 5, 6], 0)
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,22 +55,22 @@ class Index:
         found: list[Any] = json.loads(self._line(number))
         return found
 
-    def find(self, listed: Listed) -> int | None:
-        """The line of a file that has not changed since; its label may have."""
-        hashes, numbers = self._known
-        place = int(np.searchsorted(hashes, _hash(listed)))
-        while place < len(hashes) and hashes[place] == _hash(listed):
-            if self.record(numbers[place])[:3] == list(listed[:3]):
-                return int(numbers[place])
-            place += 1
-        return None
-
-    @cached_property
-    def _known(self) -> tuple[Numbers, Numbers]:
+    def finder(self) -> Callable[[Listed], int | None]:
+        """A function for the line of a file that has not changed since; its label may have. Threads may call it."""
         # 16 bytes for each file instead of a dictionary of names, for folders of millions.
         hashes = np.fromiter((_hash(json.loads(line)) for line in self.lines()), np.int64, len(self._ends))
-        order = np.argsort(hashes, kind="stable")
-        return hashes[order], order
+        numbers = np.argsort(hashes, kind="stable")
+        hashes = hashes[numbers]
+
+        def find(listed: Listed) -> int | None:
+            place = int(np.searchsorted(hashes, _hash(listed)))
+            while place < len(hashes) and hashes[place] == _hash(listed):
+                if self.record(numbers[place])[:_STATE] == list(listed[:_STATE]):
+                    return int(numbers[place])
+                place += 1
+            return None
+
+        return find
 
     def _line(self, number: int) -> bytes:
         return self._bytes[self._ends[number - 1] + 1 if number else 0 : self._ends[number]].tobytes()
@@ -81,7 +82,7 @@ class Names(Sequence[str]):
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
     ...     path = Path(place) / "index.jsonl"
-    ...     _ = path.write_text('["a.png", 0, 5, null, null, "is empty", false]\n["b.png", 7, 5, null, "c0ffee"]\n')
+    ...     _ = path.write_text('["a.png", 0, 5, 5, null, null, "is empty", 0]\n["b.png", 7, 5, 5, null, "c0ffee"]\n')
     ...     list(Names(Index(path), broken=np.array([0]), count=1))
     ['b.png']
     """
@@ -108,4 +109,4 @@ class Names(Sequence[str]):
 
 
 def _hash(record: Sequence[Any]) -> int:
-    return hash(tuple(record[:3]))
+    return hash(tuple(record[:_STATE]))

@@ -11,20 +11,23 @@ from typing import NamedTuple, Protocol
 
 from wildood.errors import InputError
 
-PICTURES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
+PICTURES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
+# Pictures that cannot be read: they are listed all the same, so that they are refused by their names.
+_FOREIGN = frozenset({".heic", ".heif", ".avif", ".jp2"})
 _LOGGER = logging.getLogger("wildood")
 
 
 class Listed(NamedTuple):
     """A file that should hold a picture.
 
-    >>> Listed("cat/1.png", 68, 1700000000000000000, 0).recorded()
-    '["cat/1.png", 68, 1700000000000000000, 0'
+    >>> Listed("cat/1.png", 68, 1700000000000000000, 1700000000000000000, 0).recorded()
+    '["cat/1.png", 68, 1700000000000000000, 1700000000000000000, 0'
     """
 
     name: str
     size: int  # -1: not a plain file, or not there
     changed: int
+    stamped: int  # when the system last noted a change: rsync -t, cp -p and tar -x put `changed` back, but not this
     label: int | None
 
     def recorded(self) -> str:
@@ -75,6 +78,8 @@ class Tally:
 class Folder:
     """The pictures below a folder; if it holds no pictures itself, the folders in it are the classes.
 
+    Classes are numbered in the order of their names, or of their values if all names are integers (0, 1, 2, 10).
+
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
     ...     for name in ("dog/a.png", "cat/2/b.jpg", "cat/notes.txt"):
@@ -89,7 +94,7 @@ class Folder:
         self.place = self.root = place
         self.left_alone, self.without_pictures = Tally(), Tally()
         folders, beside = _folders_and_a_picture(place)
-        self.classes = () if beside else tuple(sorted(folders))
+        self.classes = () if beside else tuple(_ordered(folders))
         self.unlabelled = "" if self.classes else "put the pictures of each class into a folder of their own"
         if beside and folders:
             self.unlabelled = f"{beside} lies beside folders: put every picture into the folder of its class"
@@ -121,7 +126,7 @@ class Folder:
             _LOGGER.info("%s: %s: %d, such as %s", self.place, what, others.count, others.first)
         if self.without_pictures.count:
             empty = self.without_pictures
-            _LOGGER.info("%s: classes without pictures: %d, such as %s", self.place, empty.count, empty.first)
+            _LOGGER.warning("%s: classes without pictures: %d, such as %s", self.place, empty.count, empty.first)
 
     def _walk(
         self, below: str, above: frozenset[tuple[int, int]], left_alone: Tally
@@ -131,7 +136,7 @@ class Folder:
             name = f"{below}{own}"
             status = _status(f"{self.root}/{name}")
             is_folder = status is not None and stat.S_ISDIR(status.st_mode)
-            if own.startswith(".") or not (is_folder or _is_picture(own)):
+            if _is_hidden(own) or not (is_folder or _is_picture(own)):
                 left_alone.add(name)
             elif status is None or not is_folder:
                 yield name, status
@@ -145,11 +150,11 @@ def listed(name: str, status: os.stat_result | None, label: int | None) -> Liste
     """A file by what the system says of it; what is no plain file is listed, too: nothing is dropped in silence.
 
     >>> listed("gone.png", None, 3)
-    Listed(name='gone.png', size=-1, changed=0, label=3)
+    Listed(name='gone.png', size=-1, changed=0, stamped=0, label=3)
     """
     if status is None or not stat.S_ISREG(status.st_mode):
-        return Listed(name, -1, 0, label)
-    return Listed(name, status.st_size, status.st_mtime_ns, label)
+        return Listed(name, -1, 0, 0, label)
+    return Listed(name, status.st_size, status.st_mtime_ns, status.st_ctime_ns, label)
 
 
 def _folders_and_a_picture(place: Path) -> tuple[list[str], str]:
@@ -157,7 +162,7 @@ def _folders_and_a_picture(place: Path) -> tuple[list[str], str]:
     try:
         with os.scandir(place) as found:
             for entry in found:
-                if entry.name.startswith("."):
+                if _is_hidden(entry.name):
                     continue
                 if entry.is_dir():
                     folders.append(entry.name)
@@ -190,5 +195,16 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
+def _ordered(names: list[str]) -> list[str]:
+    if all(name.isascii() and name.isdecimal() for name in names):
+        return sorted(names, key=lambda name: (int(name), name))
+    return sorted(names)
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or name == "__MACOSX"  # which macOS puts into archives beside the folders
+
+
 def _is_picture(name: str) -> bool:
-    return name[name.rfind(".") :].lower() in PICTURES
+    suffix = name[name.rfind(".") :].lower()
+    return suffix in PICTURES or suffix in _FOREIGN

@@ -67,7 +67,7 @@ class NamedSet:
         downloads: its files.
         meta: the file beside the parts' own that names the classes.
         how: its pictures are framed to 32 x 32 pixels (see `Framing`); None where they are that already.
-        how_published: how the released code frames them, where that is another way.
+        as_published: whether the released code frames them in its own way, which is that of `Framing` by this name.
         labelled: whether it has classes.
     """
 
@@ -81,7 +81,7 @@ class NamedSet:
     downloads: tuple[Download, ...] = ()
     meta: str = ""
     how: Literal["cover", "centre"] | None = None
-    how_published: Literal["published"] | None = None
+    as_published: bool = False
     labelled: bool = False
 
     def part(self, name: str) -> SetPart:

@@ -29,13 +29,14 @@ def open_images(
     """Open a folder of pictures, a manifest of pictures, or arrays.
 
     A folder holds pictures at any depth (.jpg, .png, .gif, .tiff, .webp and others, by their names). If all of them
-    lie in subfolders, those right below the folder are the classes, numbered in the order of their names; else there
-    are no labels. A manifest is a .csv file with a header path,label (or path alone), or a .jsonl file with lines of
-    {"path": ..., "label": ...}; paths are relative to it, labels are integers, or names, numbered in their order.
+    lie in subfolders, those right below the folder are the classes, numbered in the order of their names, or of their
+    values if all names are integers; else there are no labels. A manifest is a .csv file with a header path,label (or
+    path alone), or a .jsonl file with lines of {"path": ..., "label": ...}; paths are relative to it, labels are
+    integers, or names, numbered in their order.
 
     Pictures of any size and mode become uint8 arrays in NHWC: upright, the first frame, without transparency, 16 bits
-    scaled to 8, floats scaled from 0..1 (or taken as 0..255). They are decoded once, in threads, into a cache; opened
-    again, only files that are new or changed are decoded.
+    scaled to 8 (32 bits, too, unless all values are below 256), floats scaled from 0..1 (or taken as 0..255). They are
+    decoded once, in threads, into a cache; opened again, only files that are new or changed are decoded.
 
     Arrays come from FILE.npy (mapped into memory), FILE.npz, FILE.npz:x, FILE.npz:x,y, or - (standard input), and stay
     as they are, of any shape and type: the arguments below are for pictures only.

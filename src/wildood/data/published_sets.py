@@ -94,7 +94,7 @@ _SETS = (
             ),
         ),
         how="centre",
-        how_published="published",
+        as_published=True,
     ),
     NamedSet(
         "lsun-r",
@@ -243,7 +243,7 @@ def sets_table() -> str:
     rows = ["| name | what it is | images | download | framed to 32 x 32 by | terms |", "|---" * 6 + "|"]
     for named in SETS.values():
         parts = ", ".join(f"{part.name} {part.count:,}" for part in named.parts)
-        framed = (named.how or "") + (f" (`as_published`: {named.how_published})" if named.how_published else "")
+        framed = (named.how or "") + (" (or `as_published`)" if named.as_published else "")
         cells = (f"`{named.name}`", f"[{named.what}]({named.source})", parts, readable_size(named), framed, named.terms)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)

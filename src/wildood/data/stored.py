@@ -3,8 +3,8 @@
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from wildood.data.index import Index, Names, Numbers
 from wildood.data.listing import Listed, Listing
 
 EXAMPLES, LABELS, INDEX, ABOUT = "examples.npy", "labels.npy", "index.jsonl", "about.json"
-_FORMAT = 1  # of the files below; another number is decoded anew
+_FORMAT = 2  # of the files below; another number is decoded anew
 
 
 @dataclass(frozen=True)
@@ -29,18 +29,18 @@ class About:
         source: whose pictures these are and how they are framed, as `source_of` has it.
         shape: of the examples.
         sizes: of the other files, in bytes.
-        index: a hash of the index.
+        hashes: of the index and the labels; to hash the examples would be to read them all.
         broken: line in the index, name, reason and whether it was unread, of each file that gave no example.
         content: a hash of the examples' files, their labels and their shape.
 
-    >>> About("{}", (1, 2, 2, 3), {}, "abad1dea", [], "c0ffee").as_text()
-    '{"source": "{}", "shape": [1, 2, 2, 3], "sizes": {}, "index": "abad1dea", "broken": [], "content": "c0ffee"}'
+    >>> About("{}", (1, 2, 2, 3), {}, {}, [], "c0ffee").as_text()
+    '{"source": "{}", "shape": [1, 2, 2, 3], "sizes": {}, "hashes": {}, "broken": [], "content": "c0ffee"}'
     """
 
     source: str
     shape: tuple[int, ...]
     sizes: dict[str, int]
-    index: str
+    hashes: dict[str, str]
     broken: list[tuple[int, str, str, bool]]
     content: str
 
@@ -65,19 +65,24 @@ class Stored:
                 return False
         return not any(unread and _can_be_read(listing.root / name) for _, name, _, unread in self.about.broken)
 
-    def find(self, listed: Listed) -> Decoded | Broken | None:
-        """What a file gave, if it has not changed since."""
-        number = self.index.find(listed)
-        if number is None:
-            return None
-        digest, *why = self.index.record(number)[4:]
-        if digest is None:
-            return None if why[1] else Broken(why[0])
-        return Decoded(digest, self.examples[number - int(np.searchsorted(self._broken_lines, number))])
+    def finder(self) -> Callable[[Listed], Decoded | Broken | None]:
+        """A function that says what a file gave, if it has not changed since; threads may call it."""
+        find_line, broken_lines = self.index.finder(), self._broken_lines()
+
+        def find(listed: Listed) -> Decoded | Broken | None:
+            number = find_line(listed)
+            if number is None:
+                return None
+            digest, *why = self.index.record(number)[len(listed) :]
+            if digest is None:
+                return None if why[1] else Broken(why[0])
+            return Decoded(digest, self.examples[number - int(np.searchsorted(broken_lines, number))])
+
+        return find
 
     def images(self, listing: Listing) -> Images:
         """The examples, as a user has them."""
-        names = Names(self.index, self._broken_lines, len(self.examples))
+        names = Names(self.index, self._broken_lines(), len(self.examples))
         broken = tuple(name for _, name, _, _ in self.about.broken)
         return Images(
             self.examples,
@@ -90,7 +95,6 @@ class Stored:
             unlabelled=listing.unlabelled,
         )
 
-    @cached_property
     def _broken_lines(self) -> Numbers:
         return np.array([line for line, *_ in self.about.broken], np.int64)
 
@@ -136,11 +140,11 @@ def open_stored(place: Path, source: str) -> Stored | None:
         found: dict[str, Any] = json.loads((place / ABOUT).read_bytes())
         broken = [(int(line), str(name), str(reason), bool(unread)) for line, name, reason, unread in found["broken"]]
         about = About(**found | {"shape": tuple(found["shape"]), "broken": broken})
-        if about.source != source or {EXAMPLES, INDEX} - about.sizes.keys():
+        if about.source != source or {EXAMPLES, *about.hashes} != {*about.sizes} or INDEX not in about.hashes:
             return None
         if any((place / name).stat().st_size != size for name, size in about.sizes.items()):
             return None
-        if hash_of(place / INDEX) != about.index:
+        if any(hash_of(place / name) != known for name, known in about.hashes.items()):
             return None
         examples = np.load(place / EXAMPLES, mmap_mode="r", allow_pickle=False)
         labels = np.load(place / LABELS, allow_pickle=False) if LABELS in about.sizes else None

@@ -3,53 +3,39 @@
 import errno
 import os
 import shutil
-import stat
 import tarfile
-import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import IO
+from typing import IO, Literal
 
 from wildood.errors import InputError
 
 _TOGETHER = 1 << 20
 _TORN = (
     tarfile.TarError,
-    zipfile.BadZipFile,
     zlib.error,
     EOFError,
     UnicodeError,
-    NotImplementedError,  # a compression that Python does not have
-    RuntimeError,  # an archive with a password
     FileExistsError,  # two members of one name, or one that is a file and a directory
     IsADirectoryError,
     NotADirectoryError,
 )
 
 
-@dataclass(frozen=True)
-class _Member:
-    """A file or a directory of an archive; `kind` says what else it is."""
-
-    name: str
-    kind: str
-    open: Callable[[], IO[bytes]]
-
-
 def unpack(archive: Path, target: Path, *, max_bytes: int, max_members: int) -> None:
-    """Unpack a tar or zip file into a new directory, by way of a temporary one beside it.
+    """Unpack a tar file, compressed by gzip or not, into a new directory, by way of a temporary one beside it.
 
     Only plain files and directories are taken, without their owners and permissions. Links, devices, absolute paths and
     paths with .. are refused, and so is what has more bytes or members than expected.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
-    ...     archive = Path(place) / "a.zip"
-    ...     with zipfile.ZipFile(archive, "w") as file:
-    ...         file.writestr("b/c.txt", "hello")
+    ...     archive, file = Path(place) / "a.tar.gz", Path(place) / "c.txt"
+    ...     _ = file.write_text("hello")
+    ...     with tarfile.open(archive, "w:gz") as tar:
+    ...         tar.add(file, "b/c.txt")
     ...     unpack(archive, Path(place) / "a", max_bytes=100, max_members=10)
     ...     (Path(place) / "a/b/c.txt").read_text()
     'hello'
@@ -83,76 +69,60 @@ def require_free(target: Path) -> None:
 
 def _unpack_into(draft: Path, archive: Path, max_bytes: int, max_members: int) -> None:
     left = max_bytes
-    try:
-        for number, member in enumerate(_members(archive, draft), start=1):
+    with _told_if_torn(archive), archive.open("rb") as file, tarfile.open(fileobj=file, mode=_mode(file)) as tar:
+        for number, member in enumerate(tar, start=1):
             if number > max_members:
                 raise InputError(f"{archive} has more than {max_members:,} members: it is not unpacked")
             place = draft / _safe(member, archive)
-            if member.kind == "directory":
+            if hasattr(tarfile, "data_filter"):  # from Python 3.11.4 on: a second opinion
+                tarfile.data_filter(member, str(draft))
+            if member.isdir():
                 place.mkdir(parents=True, exist_ok=True)
                 continue
             place.parent.mkdir(parents=True, exist_ok=True)
-            with member.open() as source, place.open("xb") as copy:
+            with _content(tar, member) as source, place.open("xb") as copy:
                 # What comes out is counted: a size that an archive states may be a lie.
                 while block := source.read(min(_TOGETHER, left + 1)):
                     left -= len(block)
                     if left < 0:
                         raise InputError(f"{archive} unpacks to more than {max_bytes:,} bytes: it is not unpacked")
                     copy.write(block)
-    except _TORN as error:
-        raise InputError(f"{archive} is not a whole tar or zip file ({error}): remove it and get it again") from error
-    except OSError as error:
-        if error.errno is not None:  # gzip's own complaint has none
-            raise
-        raise InputError(f"{archive} is not a whole tar or zip file ({error}): remove it and get it again") from error
-
-
-def _safe(member: _Member, archive: Path) -> PurePosixPath:
-    """The member's path, if it is a plain file or directory that stays below the target."""
-    path, windows = PurePosixPath(member.name), PureWindowsPath(member.name)
-    if path.is_absolute() or windows.anchor or ".." in windows.parts or "\0" in member.name:
-        raise InputError(f"{archive} holds {member.name!r}, which lies outside of it: it is not unpacked")
-    if member.kind not in {"file", "directory"}:
-        raise InputError(f"{archive} holds {member.name!r}, which is a {member.kind}: it is not unpacked")
-    return path
-
-
-def _members(archive: Path, draft: Path) -> Iterator[_Member]:
-    with archive.open("rb") as file:
-        magic = file.read(4)
-    if magic.startswith(b"PK"):
-        with zipfile.ZipFile(archive) as bundle:
-            for entry in bundle.infolist():
-                yield _Member(entry.filename, _zip_kind(entry), partial(bundle.open, entry))
-        return
-    with tarfile.open(archive, "r:gz" if magic.startswith(b"\x1f\x8b") else "r:") as tar:
-        for info in tar:
-            member = _Member(info.name, _tar_kind(info), partial(_tar_file, tar, info))
-            _safe(member, archive)
-            if hasattr(tarfile, "data_filter"):  # from Python 3.11.4 on: a second opinion
-                tarfile.data_filter(info, str(draft))
-            yield member
         while tar.fileobj is not None and tar.fileobj.read(_TOGETHER):  # gzip's checksum comes after the last member
             pass
 
 
-def _tar_file(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
-    file = tar.extractfile(info)
+@contextmanager
+def _told_if_torn(archive: Path) -> Iterator[None]:
+    """Whatever a torn archive leads its readers to, in one line."""
+    try:
+        yield
+    except (*_TORN, OSError) as error:
+        # gzip's own complaint is an OSError without a number.
+        if not isinstance(error, _TORN) and error.errno is not None:
+            raise
+        raise InputError(f"{archive} is not a whole tar file ({error}): remove it and get it again") from error
+
+
+def _mode(file: IO[bytes]) -> Literal["r:gz", "r:"]:
+    compressed = file.read(2) == b"\x1f\x8b"
+    file.seek(0)
+    return "r:gz" if compressed else "r:"
+
+
+def _safe(member: tarfile.TarInfo, archive: Path) -> PurePosixPath:
+    """The member's path, if it is a plain file or directory that stays below the target."""
+    path, windows = PurePosixPath(member.name), PureWindowsPath(member.name)
+    if path.is_absolute() or windows.anchor or ".." in windows.parts or "\0" in member.name:
+        raise InputError(f"{archive} holds {member.name!r}, which lies outside of it: it is not unpacked")
+    if not (member.isreg() or member.isdir()):
+        kinds = {"link": member.issym() or member.islnk(), "device": member.isdev(), "thing of an unknown kind": True}
+        kind = next(kind for kind, is_it in kinds.items() if is_it)
+        raise InputError(f"{archive} holds {member.name!r}, which is a {kind}: it is not unpacked")
+    return path
+
+
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
+    file = tar.extractfile(member)
     if file is None:
-        raise tarfile.ReadError(f"{info.name} has no content")
+        raise tarfile.ReadError(f"{member.name} has no content")
     return file
-
-
-def _tar_kind(info: tarfile.TarInfo) -> str:
-    link = info.issym() or info.islnk()
-    kinds = {"link": link, "device": info.isdev(), "directory": info.isdir(), "file": info.isreg()}
-    return next((kind for kind, is_it in kinds.items() if is_it), "thing of an unknown kind")
-
-
-def _zip_kind(entry: zipfile.ZipInfo) -> str:
-    mode = entry.external_attr >> 16
-    if stat.S_ISLNK(mode):
-        return "link"
-    if stat.S_IFMT(mode) not in {0, stat.S_IFREG, stat.S_IFDIR}:
-        return "device"
-    return "directory" if entry.is_dir() else "file"
