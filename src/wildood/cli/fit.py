@@ -120,7 +120,7 @@ def run(words: Sequence[str]) -> None:
         "verbose": not options.quiet,
     }
     if grid:
-        made = fit_many(model, labelled, wild, holdout, methods=grid, **settings)
+        made = fit_many(model, labelled, wild, holdout, methods=grid, keep=options.keep, **settings)
         detector = made.best
         write_atomically(options.out / "ranking.json", json.dumps(asdict(made.ranking), indent=2).encode())
         sys.stdout.write(ranking_lines(made.ranking))

@@ -145,7 +145,7 @@ def as_wild(data: Any) -> WildPool | WildMixture:
     >>> type(as_wild(np.zeros((3, 2)))).__name__
     'WildPool'
     """
-    return data if isinstance(data, WildMixture) else WildPool(unlabelled_source(data, "wild"))
+    return data if isinstance(data, WildMixture | WildPool) else WildPool(unlabelled_source(data, "wild"))
 
 
 @dataclass(frozen=True, eq=False)

@@ -120,7 +120,8 @@ class Detector:
     def p_value(self, x: Any) -> npt.NDArray[np.float64]:
         """The conformal p-value of each example against the holdout's scores: small = looks unknown.
 
-        Of fresh ID examples, at most a share p has a p-value of p or less, if the promise's assumption holds.
+        Of fresh ID examples, at most a share p has a p-value of p or less, on average over holdouts, if the promise's
+        assumption holds. With one threshold for all, p <= alpha is what it rejects at that rate on average.
         """
         return p_values(self.score(x), self._holdout()[0])
 
@@ -183,7 +184,9 @@ class Detector:
     ) -> "Detector":
         """`calibrate` for a source that is checked already."""
         scores, classes = self._score_and_classify(source)
-        return self._calibrate(scores, classes, alpha, confidence, by_class=by_class, unseen=unseen)
+        self._calibrate(scores, classes, alpha, confidence, by_class=by_class, unseen=unseen)
+        self.record = {**self.record, "data": {**self.record.get("data", {}), "threshold": source.fingerprint()}}
+        return self
 
     def _calibrate(
         self,
@@ -197,7 +200,9 @@ class Detector:
     ) -> "Detector":
         threshold, each = conformal_threshold(scores, alpha, confidence), None
         if by_class:
-            each = thresholds_by_class(scores, classes, self._class_count(), alpha, confidence)
+            count = self._class_count()
+            surely = None if confidence is None else 1 - (1 - confidence) / count  # for all classes together
+            each = thresholds_by_class(scores, classes, count, alpha, surely)
         self.threshold, self.class_thresholds = threshold, each
         self.promise = Promise(alpha, len(scores), unseen, confidence, by_class)
         self.holdout_scores, self.holdout_classes = scores, classes

@@ -135,7 +135,13 @@ def fit(
         chosen = choose(candidates, classifier, data.selection, alpha, data.wild_aside)
         record |= {"chosen": chosen.record} if chosen.record else {}
         detector = Detector(classifier.eval(), chosen.score, data.example, history=history, record=record)
-        detector.calibrate_on(data.threshold, alpha, confidence, by_class=by_class, unseen=holdout is not None)
+        try:
+            detector.calibrate_on(data.threshold, alpha, confidence, by_class=by_class, unseen=holdout is not None)
+        except InputError as error:
+            if not by_class:
+                raise
+            logger.warning("one threshold for all classes: %s", error)  # what was trained must not be lost
+            detector.calibrate_on(data.threshold, alpha, confidence, unseen=holdout is not None)
         _report(detector, training)
     return detector
 

@@ -7,17 +7,21 @@ from typing import Any
 
 from torch import nn
 
-from wildood.data.given import all_labels, labelled_source
-from wildood.data.sources import Source
+from wildood.data.given import all_labels, labelled_source, numbered_like
+from wildood.data.sampling import generator, split
+from wildood.data.sources import Part, Source
 from wildood.data.wild import as_wild
 from wildood.detect.detector import Detector
 from wildood.detect.fitting import fit
-from wildood.detect.preparation import ASIDE, halves_of
+from wildood.detect.preparation import ASIDE, check_overlap, enough
+from wildood.detect.use import used_as
 from wildood.errors import InputError
 from wildood.evaluate.ranking import Candidate, Ranking, rank_candidates
+from wildood.evaluate.thresholds import check_alpha
 from wildood.methods.objective import Method
 from wildood.train.progress import logger, shown
 
+RANKS = 1 / 3  # the share of the holdout that ranks
 Detectors = Mapping[str, Detector] | Sequence[Detector]
 
 
@@ -45,8 +49,8 @@ def select(
         confidence: of what is said about luck: whether the first is separated from the others, and the bounds.
 
     Returns:
-        The ranking: `ranking.places[0].name` is the first, `ranking.separated` tells whether luck explains it, and
-        `ranking.excess_fpr(pi)` bounds by how much its FPR may exceed the best one's.
+        The ranking: `ranking.places[0].name` is the first, `ranking.separated` tells whether its FPR is surely the lowest,
+        and `ranking.paired_excess_fpr(pi)` bounds by how much it may exceed the best one's.
 
     >>> import numpy as np, torch, wildood
     >>> rng = np.random.default_rng(0)
@@ -63,6 +67,9 @@ def select(
     """
     named = _named(candidates)
     known = labelled_source(holdout, "holdout")
+    for name, detector in named.items():
+        if used_as(detector, known) in {"holdout", "threshold"}:
+            logger.warning("%s: this holdout has set its threshold: what chooses cannot promise, give other examples", name)
     return _rank(named, known, as_wild(wild_holdout).whole(seed=0), alpha, accuracy_loss, confidence)
 
 
@@ -73,7 +80,7 @@ class Fits:
     Attributes:
         best: the detector to deploy.
         detectors: all of them, by name.
-        ranking: in which order, and how sure that is. The examples that ranked have also chosen the epoch of each.
+        ranking: in which order, and how sure that is.
     """
 
     best: Detector
@@ -95,8 +102,8 @@ def fit_many(
 ) -> Fits:
     """`fit` with each of several methods or settings of one, and keep the best, without a single OOD label.
 
-    The part of the holdout and of the wild data that chooses each one's epoch also ranks them; the other part of the
-    holdout sets the thresholds, so that the promise of the best holds.
+    A third of the holdout and a tenth of the wild data rank what was trained; the fits are given the rest, one half of which
+    chooses each one's epoch while the other half sets the thresholds, so that the promise of the best holds.
 
     Args:
         model: as for `fit`, like all that is not named here (`settings`).
@@ -120,23 +127,34 @@ def fit_many(
     >>> sorted(made.detectors)
     ['OutlierExposure', 'Woods']
     """
+    names = _names(methods)
     if settings.get("keep", "best") != "best":
         raise InputError("fit_many keeps the best epoch of each method: leave out keep=")
     if holdout is None:
         raise InputError("fit_many chooses by ID examples that nothing has trained on: give holdout=(x, y)")
-    names = _names(methods)
+    alphas = {method.alpha for method in methods} if settings.get("alpha") is None else {settings["alpha"]}
+    if len(alphas) > 1:
+        raise InputError(f"the methods have different alphas, {min(alphas)} to {max(alphas)}: give one, as in alpha=0.05")
+    settings = {**settings, "alpha": check_alpha(alphas.pop())}
+    known, unseen = (
+        labelled_source(labelled, "labelled"),
+        labelled_source(numbered_like(labelled, holdout, "holdout"), "holdout"),
+    )
+    traffic = as_wild(wild)
+    check_overlap(unseen, [("labelled", known), *(("wild", pool) for pool in traffic.pools)])
+    # What ranks has chosen no epoch and sets no threshold: what is said of luck holds, and so do the promises.
+    kept, ranks = (Part(unseen, part) for part in split(len(unseen), RANKS, generator(seed, "candidates")))
+    traffic, wild_ranks = traffic.set_aside(ASIDE, seed)
+    enough(ranks, settings["alpha"], halves=False, instead="")
     detectors = {}
     for name, method in zip(names, methods, strict=True):
         with shown(verbose=verbose):
             logger.info("%s:", name)
         where = None if run_dir is None else Path(run_dir) / name
         detectors[name] = fit(
-            model, labelled, wild, holdout, method=method, run_dir=where, seed=seed, verbose=verbose, **settings
+            model, labelled, traffic, kept, method=method, run_dir=where, seed=seed, verbose=verbose, **settings
         )
-    alpha = settings.get("alpha") or methods[0].alpha
-    chooses, _ = halves_of(labelled_source(holdout, "holdout"), seed)
-    _, aside = as_wild(wild).set_aside(ASIDE, seed)
-    ranking = _rank(detectors, chooses, aside, alpha, accuracy_loss=0.01, confidence=0.95)
+    ranking = _rank(detectors, ranks, wild_ranks, settings["alpha"], accuracy_loss=0.01, confidence=0.95)
     with shown(verbose=verbose):
         logger.info("%s", ranking)
     return Fits(detectors[ranking.places[0].name], detectors, ranking)
@@ -165,11 +183,15 @@ def _names(methods: Sequence[Method]) -> list[str]:
     """The name of each method: its class, with the settings by which it differs from another of the same class."""
     if not isinstance(methods, list | tuple) or not methods:
         raise InputError("methods is no list of methods: give at least one, as in methods=[Woods()]")
+    for method in methods:
+        if isinstance(method, type) or not hasattr(method, "objective"):
+            raise InputError(f"methods holds {method!r}: give methods such as Woods()")
     names = []
     for method in methods:
         alike = [other for other in methods if type(other) is type(method)]
         varying = [f.name for f in fields(method) if len({getattr(other, f.name) for other in alike}) > 1]
         names.append("-".join([type(method).__name__, *(f"{name}={getattr(method, name)}" for name in varying)]))
-    if len(set(names)) < len(names):
-        raise InputError(f"methods has {names[0]} twice: give each once")
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InputError(f"methods has {twice[0]} twice: give each once")
     return names

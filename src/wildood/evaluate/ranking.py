@@ -68,13 +68,10 @@ class Ranking:
 
     Attributes:
         places: one for each candidate.
-        separated: whether the first surely accepts the least wild data of the k eligible ones, at the thresholds as
-            they are: every p-value is at most (1 - confidence) / (k - 1). Wrong with probability 1 - confidence at most,
-            over the draw of the wild holdout: one that is not the best must have beaten the best by luck, and k - 1
-            might. That a threshold came out low by luck, at the cost of false alarms, is not covered here.
-        lower_fpr: whether the FPR of the first is surely the lowest of them, whatever pi is, the luck of the thresholds
-            covered, too: `paired_excess_fpr` is 0 for all pi.
-        confidence: of both, and of the bounds on the excess.
+        separated: whether the FPR of the first is surely the lowest of the eligible ones', whatever pi is: neither the luck
+            of the wild draw nor that of the thresholds explains its lead (`paired_excess_fpr` is 0 for all pi). A p-value of
+            a place says less: that the first accepts less wild data at the thresholds as they came out.
+        confidence: of that, and of the bounds on the excess.
         holdout: how many ID examples it rests on.
         wild: how many wild examples it rests on.
         excess_accepted: the most by which the wild acceptance of the first may exceed each other eligible one's, and
@@ -85,14 +82,13 @@ class Ranking:
     >>> two = Candidate("two", np.arange(4000), np.arange(4000) * 1.01, np.ones(4000, dtype=bool))
     >>> ranking = rank_candidates([one, two])
     >>> ranking.places[0].name, ranking.separated
-    ('two', True)
+    ('two', False)
     >>> ranking.excess_fpr([0.1, 0.5]).round(2), ranking.paired_excess_fpr([0.1, 0.5]).round(2)
     (array([0.96, 0.15]), array([0.1 , 0.01]))
     """
 
     places: tuple[Place, ...]
     separated: bool
-    lower_fpr: bool
     confidence: float
     holdout: int
     wild: int
@@ -129,10 +125,10 @@ class Ranking:
         accepts = f"{first.name} accepts the least of the wild data, {100 * first.wild_accepted:.1f} %"
         if not others:
             return f"{accepts}, as the only candidate that is accurate enough"
-        verdict = "a difference" if self.separated else "no difference"
+        verdict = "its FPR is surely the lowest" if self.separated else "luck may explain it"
         return (
-            f"{accepts}; next is {others[0].name} with {100 * others[0].wild_accepted:.1f} %, "
-            f"{verdict} at {100 * self.confidence:g} % confidence"
+            f"{accepts}; next is {others[0].name} with {100 * others[0].wild_accepted:.1f} %: "
+            f"{verdict} ({100 * self.confidence:g} % confidence)"
         )
 
 
@@ -160,7 +156,7 @@ def rank_candidates(
     >>> good, poor = Candidate("good", known, wild, right), Candidate("poor", known, wild / 2, right)
     >>> ranking = rank_candidates([poor, good])
     >>> print(ranking)
-    good accepts the least of the wild data, 9.6 %; next is poor with 19.1 %, a difference at 95 % confidence
+    good accepts the least of the wild data, 9.6 %; next is poor with 19.1 %: luck may explain it (95 % confidence)
     >>> ranking.paired_excess_fpr([0.1, 0.5]).round(2)
     array([0.29, 0.  ])
     """
@@ -188,8 +184,7 @@ def rank_candidates(
             Place(candidates[i].name, i, seen[i].threshold, seen[i].wild_share, seen[i].accuracy, eligible[i], p_value)
             for i, p_value in zip(order, p_values, strict=True)
         ),
-        separated=bool(rivals) and all(p * len(rivals) <= wrong for p in p_values[1 : len(rivals) + 1]),
-        lower_fpr=bool(rivals) and all(more + tpr < 0 for more, tpr in zip(excess_accepted, excess_tpr, strict=True)),
+        separated=bool(rivals) and all(more + tpr < 0 for more, tpr in zip(excess_accepted, excess_tpr, strict=True)),
         confidence=confidence,
         holdout=n,
         wild=m,
