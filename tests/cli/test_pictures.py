@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import os
+import shutil
 import tomllib
 
 import numpy as np
@@ -136,6 +138,15 @@ def test_pretrain_reads_folders(place, capsys):
     weights = ["--weights", str(place / "p" / "weights.safetensors")]
     weights += ["--mean", "0.3", "0.5", "0.5", "--std", "0.2", "0.2", "0.2"]
     assert main([*fit, *weights, *SMALL, "--out", str(place / "d")]) == 0
+    assert json.loads((place / "d" / "detector.json").read_text())["record"]["classes"] == ["grass", "sky"]
+
+
+def test_a_name_that_is_no_text_is_written_as_the_disk_has_it(place, files, capsys):
+    assert main([*FIT, *SMALL, "--out", str(place / "d")]) == 0
+    (place / "odd").mkdir()
+    shutil.copy(files / "held" / "sky" / "1.png", os.fsencode(place / "odd") + b"/bad\xff.png")
+    assert main(["score", str(place / "d"), str(place / "odd"), "--out", str(place / "answers.csv")]) == 0
+    assert b"\nbad\xff.png," in (place / "answers.csv").read_bytes()
 
 
 def test_weights_of_named_classes_fit_without_saying_how_many(place, capsys):
@@ -174,6 +185,7 @@ def test_a_holdout_with_some_of_the_classes_keeps_their_numbers(place, files, ca
     only.mkdir()
     (only / "sky").symlink_to(files / "held" / "sky")
     assert main([*FIT, "--holdout", str(only), "--keep", "last", *SMALL, "--out", str(place / "d")]) == 0
+    assert "1 classes of labelled are not in the holdout, such as grass" in capsys.readouterr().err
     (only / "sea").symlink_to(files / "held" / "grass")
     assert main([*FIT, "--holdout", str(only), *SMALL, "--out", str(place / "d2")]) == 2
     assert "has a class 'sea' that photos has not" in capsys.readouterr().err

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except WildoodError as error:
         return _mistake(str(error))
     except KeyboardInterrupt:
-        resumes = "; called again, it goes on from where it was" if words[0] in {"fit", "pretrain"} else ""
+        resumes = "; called again, training goes on from where it was" if words[0] in {"fit", "pretrain"} else ""
         sys.stderr.write(f"wildood: interrupted{resumes}\n")
         return INTERRUPTED
     except BrokenPipeError:

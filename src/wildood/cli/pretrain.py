@@ -84,8 +84,9 @@ def run(words: Sequence[str]) -> None:
     write_atomically(options.out / "weights.safetensors", dump_tensors(model.state_dict()))
     write_atomically(options.out / "settings.toml", as_toml(options, "pretrain", schedule).encode())
     if aside is not None:
+        classes = {"classes": np.array(given.classes)} if given.classes else {}
         for name, (x, y) in (("trained_on", labelled), ("set_aside", aside)):
-            write_array_file(options.out / f"{name}.npz", x=x, y=y)
+            write_array_file(options.out / f"{name}.npz", x=x, y=y, **classes)
     last = read_rows(options.out / "run" / "history.jsonl")[-1]  # of a run that was finished before, too
     accuracy = f": accuracy {100 * last['accuracy']:.1f} % on set_aside.npz" if "accuracy" in last else ""
     sys.stdout.write(f"{options.out / 'weights.safetensors'}{accuracy}\n")

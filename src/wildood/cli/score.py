@@ -70,4 +70,4 @@ def run(words: Sequence[str]) -> None:
     if options.out == "-":
         sys.stdout.write(text.getvalue())
     else:
-        write_atomically(Path(options.out), text.getvalue().encode())
+        write_atomically(Path(options.out), text.getvalue().encode(errors="surrogateescape"))  # names as the disk has them

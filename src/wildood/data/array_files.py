@@ -32,7 +32,8 @@ def names_arrays(text: str) -> bool:
 def open_arrays(text: str) -> Images:
     """The inputs that a text names, with labels where there are any; an .npy file is mapped, not read.
 
-    Their names in an .npz file are found (x and y, images and labels) or given behind a colon.
+    Their names in an .npz file are found (x and y, images and labels) or given behind a colon. An array `classes` beside
+    them names the classes, in the order of the labels.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -46,11 +47,13 @@ def open_arrays(text: str) -> Images:
         x = _pick(arrays, names[:1] or (held if len(held) == 1 else X_NAMES), place, text)
         labelled = bool(names[1:]) or (not names and len(held) > 1 and any(name in held for name in Y_NAMES))
         y = _pick(arrays, names[1:] or Y_NAMES, place, text) if labelled else None
+        named = arrays["classes"] if labelled and not names and "classes" in held else np.empty(0, str)
     if x.ndim == 0 or (y is not None and y.ndim == 0):
         raise InputError(f"{text} holds a single number: give at least one example, along the first axis")
     if y is not None and len(x) != len(y):
         raise InputError(f"{text}: {len(x)} examples but {len(y)} labels: give as many of one as of the other")
-    return Images(x, y, where=text, unlabelled="" if y is not None else _how_to_label(held, place))
+    classes = tuple(named.tolist()) if named.dtype.kind == "U" and named.ndim == 1 else ()
+    return Images(x, y, where=text, classes=classes, unlabelled="" if y is not None else _how_to_label(held, place))
 
 
 def _place_and_names(text: str) -> tuple[str, tuple[str, ...]]:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wildood.data.given import labelled_source, numbered_like
+from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.data.leaks import contents, found_in, looked_at
 from wildood.data.permutation import permutation
@@ -52,6 +53,8 @@ def prepare(
         raise InputError("this method trains on wild data: give wild=x, unlabelled examples as the classifier meets them")
     traffic = None if wild is None else as_wild(wild)
     unseen = None if holdout is None else labelled_source(holdout, "holdout")
+    if isinstance(known, ArraySource) and isinstance(unseen, ArraySource):
+        _warn_of_missing_classes(known, unseen)
     example = _same_examples(known, traffic, unseen, spec)
     fingerprints = {"labelled": known.fingerprint()}
     if traffic is not None:
@@ -82,6 +85,18 @@ def prepare(
     for part in (selection, threshold):
         enough(part, alpha, confidence, halves=keep == "best", instead="keep='last'")
     return Data(known, kept, aside, selection, threshold, example, fingerprints)
+
+
+def _warn_of_missing_classes(known: ArraySource, unseen: ArraySource) -> None:
+    lacking = np.setdiff1d(np.asarray(known.labels), np.asarray(unseen.labels))
+    if len(lacking):
+        names = known.classes if isinstance(known, Images) and known.classes else ()
+        first = names[lacking[0]] if names else lacking[0]
+        logger.warning(
+            "%d classes of labelled are not in the holdout, such as %s: the promise is about data like the holdout",
+            len(lacking),
+            first,
+        )
 
 
 def at_most(source: Source, count: int, seed: int) -> Source:
@@ -166,7 +181,8 @@ def _same_examples(
     if example.kind == "uint8" and spec is None:
         raise InputError(
             "labelled holds uint8 examples: say how they become model input, with input=InputSpec(mean=..., std=...) in "
-            "Python or --mean and --std on the command line, as the model was trained; or give floats"
+            "Python or --mean and --std on the command line, as the model was trained (wildood pretrain wrote them to its "
+            "settings.toml); or give floats"
         )
     pools = () if traffic is None else traffic.pools
     for name, source in [("wild", pool) for pool in pools] + ([] if unseen is None else [("holdout", unseen)]):
