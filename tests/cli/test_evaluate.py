@@ -43,7 +43,8 @@ def files(tmp_path_factory):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model, own = MLP(3, 2, hidden=(8,)), torch.nn.Sequential(torch.nn.Linear(3, 2))
-    detector = wildood.posthoc(model, wildood.EnergyScore(), holdout=known(100)[0], alpha=0.1)
+    np.save(place / "holdout.npy", holdout := known(100)[0])
+    detector = wildood.posthoc(model, wildood.EnergyScore(), holdout=holdout, alpha=0.1)
     detector.save(place / "d")
     wildood.posthoc(own, wildood.EnergyScore(), holdout=known(100)[0], alpha=0.1).save(place / "own-d")
     (place / "own.py").write_text(OWN)
@@ -82,7 +83,7 @@ def test_the_table_is_printed_and_the_files_are_written(place, files, capsys):
     assert f"{100 * near['caught']['value']:.1f} [" in rows["near.npy"]
     assert f"{100 * record['average']['auroc']['value']:.1f} [" in rows["mean of the sets"]
     assert "ID is the positive class" in printed.out
-    assert "promised: at most 10 %" in printed.out
+    assert f"False alarms: {record['promise']['says']}." in printed.out.splitlines()
     assert printed.out.endswith("d/evaluation: metrics.json, table.md, table.tex\n")
     assert printed.err.splitlines() == [
         "id: 80 examples of 2 classes from test.npz",
@@ -117,19 +118,26 @@ def test_metrics_json_holds_what_the_library_says(place, files):
     assert [(each["class"], each["name"]) for each in classes] == [(0, "0"), (1, "1")]
     assert record["detector"]["record"] == detector.record
     assert record["detector"]["threshold"] == detector.threshold
-    assert record["detector"]["promise"]["alpha"] == 0.1
+    assert record["detector"]["promise"]["alpha"] == record["promise"]["promised"]["alpha"] == 0.1
+    assert record["promise"]["rate"] == record["id"]["false_alarms"]
     assert record["intervals"]["bootstrap"] == {"how": "percentile", "resamples": 20, "seed": 3}
     assert record["command"].startswith("wildood evaluate d --id test.npz --ood far.npz more/near.npy")
+
+
+def test_data_that_set_the_threshold_is_measured_with_a_warning(place, capsys):
+    assert main(["evaluate", "d", "--id", "holdout.npy", "--ood", "far.npz", *QUICK, "--out", str(place / "o")]) == 0
+    told = "holdout.npy: these examples set the detector's threshold: what is measured here is not new."
+    assert told in capsys.readouterr().err.splitlines()
+    assert told in (place / "o" / "table.md").read_text().splitlines()
 
 
 def test_every_name_of_metrics_json_is_in_the_guide(place):
     assert main(["evaluate", "d", *SETS, *QUICK, "--quiet", "--out", str(place / "o")]) == 0
     record = json.loads((place / "o" / "metrics.json").read_text())
-    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
-    guide = guide.partition("## Evaluating a detector")[2]
+    guide = Path(__file__).parents[2].joinpath("docs/guide.md").read_text("utf-8").partition("## Evaluating")[2]
     names = {*record, *record["id"], *record["ood"][0], *record["average"], *record["ood"][0]["caught"]}
     names |= {*record["id"]["mistakes"][0], *record["id"]["false_alarms_by_class"][0]}
-    names |= {"confidence", "bootstrap", *record["detector"]}
+    names |= {"confidence", "bootstrap", *record["detector"], *record["promise"]}
     assert {name for name in names if f"`{name}`" not in guide} == set()
 
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -89,7 +90,14 @@ def test_unknowns_that_are_found_give_exit_code_3_and_say_how_many(tmp_path, cap
     assert record["unknown"]["bound"] <= record["unknown"]["estimate"]
     lines = said.out.splitlines()
     assert [line.split("  ")[0] for line in lines] == ["traffic", "unknown", "promise", "label first"]
-    assert f"at least {100 * record['unknown']['bound']:.3g} % of this traffic is unknown at 95 % confidence" in lines[1]
+    assert lines[1] == f"unknown      {record['unknown']['says']}"
+    assert "of the wild data is OOD at 95 % confidence (estimate " in lines[1]
+    assert "300 ID and 200 wild scores), compared with the holdout; or its known part" in lines[1]
+    shown = record["rejected"]
+    assert lines[0].startswith(
+        f"traffic      {shown['count']} of 200 ({100 * shown['value']:.3g} %; {100 * shown['low']:.3g} to "
+    )
+    assert lines[0].endswith(" at 95 % confidence) of mixed.npy are rejected")
     assert lines[2].endswith("cannot be told from unlabelled traffic: give recent ID examples with --id")
     assert said.err == f"wild: 200 examples from mixed.npy\n{tmp_path / 'report.html'} shows the examples\n"
     assert "At least <strong>" in (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -99,7 +107,15 @@ def test_traffic_without_unknowns_gives_exit_code_0(tmp_path, capsys):
     code, record = inspect(tmp_path, "det", "--wild", "clean.npy")
     assert code == OK
     assert (record["found"], record["unknown"]["tested"], record["unknown"]["bound"]) == (False, True, 0)
-    assert "no unknowns are found at 95 % confidence" in capsys.readouterr().out
+    assert "no OOD is found at 95 % confidence" in capsys.readouterr().out
+
+
+def test_every_name_of_inspection_json_is_in_the_guide(tmp_path):
+    _, record = inspect(tmp_path, "det", "--wild", "mixed.npy", "--id", "fresh.npy")
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
+    names = {*record, *record["unknown"], *record["rejected"], *record["promise"], *record["promise"]["rate"]}
+    names |= {*record["fpr_by_share"][0], *record["label_first"][0]}
+    assert {name for name in names if f"`{name}`" not in guide.partition("## Looking at traffic")[2]} == set()
 
 
 def test_examples_are_numbers_for_arrays_and_agree_with_score(tmp_path, capsys):
@@ -137,7 +153,7 @@ def test_id_examples_measure_the_false_alarms(tmp_path, capsys):
     assert code == OK  # no unknowns: the exit code speaks of the traffic
     promise = record["promise"]
     assert promise["verdict"] == "broken"
-    assert promise["rate"]["lower"] > promise["promised"]["alpha"] == 0.05
+    assert promise["rate"]["low"] > promise["promised"]["alpha"] == 0.05
     assert promise["by_luck"] < 0.05
     assert "the promise of at most 5 % looks broken" in capsys.readouterr().out
 
@@ -155,15 +171,22 @@ def test_traffic_that_was_trained_on_is_not_tested(fitted, tmp_path, capsys):
     code, record = inspect(tmp_path, fitted, "--wild", "seen.npy")
     assert code == OK
     assert record["unknown"]["tested"] is False
-    assert "this is the data that fit was given as wild" in capsys.readouterr().out
+    assert "was not tested: these examples were the detector's wild data" in capsys.readouterr().out
     code, record = inspect(tmp_path, fitted, "--wild", "mixed.npy")
     assert record["unknown"]["tested"] is True
 
 
-@pytest.mark.parametrize(("file", "name"), [("seen.npy", "wild"), ("labelled.npz", "labelled"), ("holdout.npz", "holdout")])
+@pytest.mark.parametrize(
+    ("file", "name"), [("seen.npy", "wild data"), ("labelled.npz", "labelled data"), ("holdout.npz", "holdout")]
+)
 def test_id_examples_that_a_fit_was_given_are_refused(fitted, tmp_path, capsys, file, name):
     assert inspect(tmp_path, fitted, "--wild", "mixed.npy", "--id", file) == (MISTAKE, None)
-    assert f"--id: {file} is what fit was given as {name}: give ID examples" in capsys.readouterr().err
+    assert f"--id: {file}: these examples were the detector's {name}: give ID examples" in capsys.readouterr().err
+
+
+def test_id_examples_that_set_the_threshold_are_refused(tmp_path, capsys):
+    assert inspect(tmp_path, "det", "--wild", "mixed.npy", "--id", "holdout.npz") == (MISTAKE, None)
+    assert "--id: holdout.npz: these examples set the detector's threshold: give ID examples" in capsys.readouterr().err
 
 
 def test_a_confidence_that_is_not_reached_finds_nothing(tmp_path):
@@ -219,7 +242,7 @@ def test_pictures_are_named_by_their_files_and_shown(tmp_path, capsys):
     [
         (["det"], "inspect needs --wild: give the traffic to look at"),
         (["det", "--wild", "nowhere"], "--wild: nowhere does not exist"),
-        (["det", "--wild", "wide.npy"], "--wild: x: an example has shape (3,), expected (2,)"),
+        (["det", "--wild", "wide.npy"], "--wild: an example has shape (3,), expected (2,)"),
         (["det", "--wild", "clean.npy", "--confidence", "1"], "confidence is 1.0: give a probability strictly between"),
         (["det", "--wild", "clean.npy", "--top", "0"], "--top is 0: give a number of examples"),
         (["det", "--wild", "clean.npy", "--id", "clean.npy"], "--id: clean.npy is the traffic itself: give other examples"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from wildood.errors import InputError
-from wildood.evaluate.binomial import binomial_cdf, hypergeometric_tail, log_choose, lower_limit, upper_limit
+from wildood.evaluate.binomial import Share, binomial_cdf, hypergeometric_tail, log_choose, lower_limit, upper_limit
 
 # lgamma's error grows with its value: about 1e-16 of 1e7 for a million trials.
 SIZES = [(1, 1e-13), (7, 1e-13), (60, 1e-12), (4000, 1e-10), (100_000, 5e-9), (1_000_000, 5e-8)]
@@ -108,3 +108,23 @@ def test_what_is_no_count_or_level_is_refused():
         binomial_cdf(1, 2, 1.5)
     with pytest.raises(InputError, match="neither can exceed"):
         hypergeometric_tail(1, marked=5, drawn=2, population=4)
+
+
+@pytest.mark.parametrize(("count", "examples"), [(0, 20), (3, 20), (20, 20), (511, 10_000)])
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+def test_a_counted_share_has_the_exact_interval(count, examples, confidence):
+    found = Share.of(np.arange(examples) < count, confidence)
+    low, high = stats.binomtest(count, examples).proportion_ci(confidence, method="exact")
+    assert (found.value, found.low, found.high) == pytest.approx((count / examples, low, high), abs=1e-9)
+    assert (found.count, found.examples) == (count, examples)
+    assert found == Share.of((count, examples), confidence)
+
+
+def test_a_share_of_nothing_is_refused():
+    with pytest.raises(InputError, match="0 of 0: give a count"):
+        Share.of(np.zeros(0, dtype=bool), 0.95)
+
+
+def test_shares_near_the_edges_are_told_in_plain_digits():
+    assert Share.of((999, 1000), 0.95).told(0.95) == "999 of 1000 (99.9 %; 99.4 to 100 % at 95 % confidence)"
+    assert Share.of((0, 1000), 0.99).told(0.99) == "0 of 1000 (0 %; 0 to 0.528 % at 99 % confidence)"

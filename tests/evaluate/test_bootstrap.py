@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from wildood.errors import InputError
-from wildood.evaluate.bootstrap import Interval, percentile_interval, resample
+from wildood.evaluate.binomial import Share
+from wildood.evaluate.bootstrap import Interval, fpr_interval, percentile_interval, resample
 from wildood.evaluate.metrics import auroc, fpr_at_tpr, fpr_standard_error
 
 RNG = np.random.default_rng(7)
@@ -86,6 +88,45 @@ def test_sets_that_never_overlap_have_intervals_without_width():
     drawn = resample([0.0, 1.0, 2.0], [[3.0, 4.0]], resamples=50)
     assert percentile_interval(drawn.fpr95[:, 0]) == Interval(0, 0)
     assert percentile_interval(drawn.auroc[:, 0]) == Interval(1, 1)
+
+
+def shares(*counts):
+    return [Share.of(count, 0.95) for count in counts]
+
+
+@pytest.mark.parametrize(("value", "exact"), [(0, (0, 1 - 0.025 ** (1 / 40))), (1, (0.025 ** (1 / 40), 1))])
+def test_an_fpr_at_an_edge_has_the_exact_limits_of_its_count(value, exact):
+    drawn = resample([0.0, 1.0, 2.0], [np.full(40, 3.0 if value == 0 else -3.0)], resamples=50)
+    assert fpr_interval(drawn.fpr95, shares((40 * value, 40))) == pytest.approx(exact)
+
+
+def test_an_fpr_keeps_the_wider_of_its_two_intervals_on_either_side():
+    drawn = np.linspace(0.1, 0.4, 1001)[:, None]
+    assert fpr_interval(drawn, shares((300, 1000))) == pytest.approx((0.1075, 0.3925))
+    (wide,) = shares((5, 20))
+    assert fpr_interval(drawn, [wide]) == pytest.approx((wide.low, wide.high))
+    (few,) = shares((12, 40))
+    assert fpr_interval(drawn, [few]) == pytest.approx((0.1075, few.high))
+
+
+def test_the_limits_of_a_mean_of_fprs_add_up_like_independent_errors():
+    both = fpr_interval(np.zeros((9, 2)), shares((0, 40), (0, 40)))
+    assert both == pytest.approx((0, (1 - 0.025 ** (1 / 40)) / np.sqrt(2)))
+
+
+def test_intervals_of_a_small_fpr_miss_it_no_more_often_than_stated():
+    """FPR95 is 1 % and 60 OOD examples are drawn: more than half of all draws accept none, where the bootstrap says 0."""
+    rng, held, alone = np.random.default_rng(1), 0, 0
+    at, draws = stats.norm.ppf(0.95), 200
+    for number in range(draws):
+        known, unknown = rng.normal(size=400), rng.normal(size=60) + at - stats.norm.ppf(0.01)
+        drawn = resample(known, [unknown], resamples=100, seed=number)
+        accepted = Share.of(unknown <= np.sort(known)[379], 0.95)
+        low, high = fpr_interval(drawn.fpr95, [accepted])
+        held += low <= 0.01 <= high
+        alone += percentile_interval(drawn.fpr95[:, 0]).high >= 0.01
+    assert held >= 0.95 * draws
+    assert alone < 0.8 * draws
 
 
 def test_a_percentile_interval_leaves_as_much_below_as_above():

@@ -3,15 +3,16 @@
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binomtest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 import wildood
 from wildood.data.images import Images
-from wildood.errors import InputError
-from wildood.evaluate.bootstrap import percentile_interval, resample
+from wildood.evaluate.binomial import Share
+from wildood.evaluate.bootstrap import fpr_interval, percentile_interval, resample
 from wildood.evaluate.metrics import fpr_at_tpr
-from wildood.experiments.evaluation import Answers, Share, class_names, evaluate
+from wildood.experiments.answers import SetAnswers
+from wildood.experiments.evaluation import class_names, evaluate, measure
+from wildood.experiments.promise_check import check_on_known
 
 RNG = np.random.default_rng(0)
 CLASSES = 3
@@ -39,13 +40,14 @@ def detector():
 @pytest.fixture(scope="module")
 def known(detector):
     x, y = points(150)
-    return Answers.of(detector, "test", Images(x, y))
+    return SetAnswers.asked(detector, "test", Images(x, y))
 
 
 @pytest.fixture(scope="module")
 def unknown(detector):
     return [
-        Answers.of(detector, name, Images(points(count, shift)[0])) for name, count, shift in (("a", 70, 1), ("b", 40, 0.6))
+        SetAnswers.asked(detector, name, Images(points(count, shift)[0]))
+        for name, count, shift in (("a", 70, 1), ("b", 40, 0.6))
     ]
 
 
@@ -90,21 +92,15 @@ def test_id_data_says_what_is_right_and_what_is_rejected(detector, known, evalua
     assert found.accuracy.value > 0.8
 
 
-@pytest.mark.parametrize(("count", "examples"), [(0, 20), (3, 20), (20, 20), (511, 10_000)])
-def test_counted_shares_have_the_exact_interval(count, examples):
-    found = Share.of(np.arange(examples) < count)
-    low, high = binomtest(count, examples).proportion_ci(0.95, method="exact")
-    assert (found.value, found.low, found.high) == pytest.approx((count / examples, low, high), abs=1e-9)
-    assert counted(found) == (count, examples)
-
-
 def test_intervals_of_each_set_and_of_the_mean_come_from_the_same_resamples(known, unknown, evaluation):
     drawn = resample(known.scores, [answers.scores for answers in unknown], resamples=50, seed=4)
+    threshold = np.sort(known.scores)[int(np.ceil(0.95 * len(known.scores))) - 1]
+    accepted = [Share.of(answers.scores <= threshold, 0.95) for answers in unknown]
     for number, result in enumerate(evaluation.ood):
-        assert (result.fpr95.low, result.fpr95.high) == percentile_interval(drawn.fpr95[:, number])
+        assert (result.fpr95.low, result.fpr95.high) == fpr_interval(drawn.fpr95[:, [number]], accepted[number : number + 1])
         assert (result.auroc.low, result.auroc.high) == percentile_interval(drawn.auroc[:, number])
     average = evaluation.average
-    assert (average.fpr95.low, average.fpr95.high) == percentile_interval(drawn.fpr95.mean(1))
+    assert (average.fpr95.low, average.fpr95.high) == fpr_interval(drawn.fpr95, accepted)
     assert (average.auroc.low, average.auroc.high) == percentile_interval(drawn.auroc.mean(1))
     for name in ("fpr95", "auroc", "caught"):
         mean = np.mean([getattr(result, name).value for result in evaluation.ood])
@@ -115,7 +111,7 @@ def test_intervals_of_each_set_and_of_the_mean_come_from_the_same_resamples(know
 
 
 def test_without_labels_there_is_no_accuracy_and_classes_are_the_predicted_ones(detector, known, unknown):
-    answers = Answers.of(detector, "test", Images(known.images.examples))
+    answers = SetAnswers.asked(detector, "test", Images(known.images.examples))
     found = evaluate(answers, unknown, resamples=2).id
     assert (found.accuracy, found.accuracy_of_accepted, found.classes_are) == (None, None, "predicted")
     said, classes = detector.predict(known.images), detector.classify(known.images)
@@ -127,7 +123,7 @@ def test_a_threshold_for_each_class_decides_where_there_is_one(known, unknown):
     detector = wildood.posthoc(corner_classifier(), wildood.EnergyScore(), holdout=points(300), alpha=0.1)
     detector.calibrate(alpha=0.1, by_class=True)
     detector.class_thresholds = detector.class_thresholds + np.array([9.0, 0.0, -9.0])
-    answers = Answers.of(detector, "test", known.images)
+    answers = SetAnswers.asked(detector, "test", known.images)
     rejected = detector.predict(known.images) == wildood.UNKNOWN
     found = evaluate(answers, unknown, resamples=2).id
     assert not np.array_equal(rejected, answers.scores > detector.threshold)
@@ -137,30 +133,20 @@ def test_a_threshold_for_each_class_decides_where_there_is_one(known, unknown):
 def test_nothing_accepted_has_no_accuracy(known, unknown):
     detector = wildood.posthoc(corner_classifier(), wildood.EnergyScore(), holdout=points(200), alpha=0.1)
     detector.threshold = -1e9
-    found = evaluate(Answers.of(detector, "test", known.images), unknown, resamples=2).id
+    found = evaluate(SetAnswers.asked(detector, "test", known.images), unknown, resamples=2).id
     assert (found.accuracy_of_accepted, found.false_alarms.value) == (None, 1)
     assert found.accuracy is not None
 
 
-def test_the_most_confident_mistakes_come_first(known, unknown):
-    accepted, rejected = unknown[1].mistakes_if_ood, known.mistakes_if_id
-    assert set(accepted) == set(np.flatnonzero(unknown[1].accepted))
-    assert set(rejected) == set(np.flatnonzero(~known.accepted))
-    assert len(accepted) > 1
-    assert len(rejected) > 1
-    assert np.all(np.diff(unknown[1].scores[accepted]) >= 0)
-    assert np.all(np.diff(known.scores[rejected]) <= 0)
-
-
 def test_examples_in_both_sets_are_counted(detector, known):
     mixed = np.concatenate([points(9, 1)[0], known.images.examples[:4], known.images.examples[:1]])
-    found = evaluate(known, [Answers.of(detector, "mixed", Images(mixed))], resamples=2)
+    found = evaluate(known, [SetAnswers.asked(detector, "mixed", Images(mixed))], resamples=2)
     assert found.ood[0].also_in_id == 5
 
 
 def test_classes_are_named_by_the_detector_then_by_the_data_then_by_their_numbers(detector, known):
     x, y = known.images.examples, known.images.labels
-    named = Answers.of(detector, "test", Images(x, y, classes=("cat", "dog")))
+    named = SetAnswers.asked(detector, "test", Images(x, y, classes=("cat", "dog")))
     assert class_names(detector, known) == ["0", "1", "2"]
     assert class_names(detector, named) == ["cat", "dog", "2"]
     other = wildood.posthoc(corner_classifier(), wildood.EnergyScore(), holdout=points(50), alpha=0.1)
@@ -168,17 +154,27 @@ def test_classes_are_named_by_the_detector_then_by_the_data_then_by_their_number
     assert class_names(other, named) == ["ant", "bee", "cow"]
 
 
-@pytest.mark.parametrize(
-    ("images", "message"),
-    [
-        (Images(np.zeros((4, 3), "float32")), r"^svhn: an example has shape \(3,\), expected \(2,\)"),
-        (Images(np.zeros((4, 2), "uint8")), "^svhn: x holds uint8 values, expected float"),
-        (Images(np.zeros((0, 2), "float32")), r"^svhn has shape \(0, 2\): give at least one example"),
-        (Images(np.full((4, 2), np.nan, "float32")), "^svhn: example 0 holds NaN"),
-        (Images(np.zeros((2, 2), "float32"), np.array([0, 3])), "^svhn: a label is 3, but the model has 3 classes"),
-        (Images(np.zeros((2, 2), "float32"), np.array([0.0, 1.0])), "^svhn: labels have dtype float64"),
-    ],
-)
-def test_what_the_detector_cannot_take_is_refused_with_the_name_of_the_set(detector, images, message):
-    with pytest.raises(InputError, match=message):
-        Answers.of(detector, "svhn", images)
+def test_a_set_of_which_nothing_is_accepted_has_an_fpr_that_may_be_more(detector, known):
+    far = [SetAnswers.asked(detector, name, Images(np.zeros((count, 2), "f"))) for name, count in (("a", 30), ("b", 300))]
+    found = evaluate(known, far, resamples=20)
+    assert [(one.fpr95.value, one.fpr95.low) for one in found.ood] == [(0, 0), (0, 0)]
+    assert [one.fpr95.high for one in found.ood] == pytest.approx([1 - 0.025 ** (1 / count) for count in (30, 300)])
+    assert found.average.fpr95.low == 0
+    assert found.ood[1].fpr95.high < found.average.fpr95.high < found.ood[0].fpr95.high
+
+
+def test_the_promise_is_judged_as_an_inspection_judges_it(detector, known, unknown):
+    found = measure(detector, known, unknown, resamples=2, seed=5)
+    assert found.promise == check_on_known(detector, known, 0.95)
+    assert found.promise.rate == found.evaluation.id.false_alarms
+    assert found.classes == ["0", "1", "2"]
+    assert found.evaluation == evaluate(known, unknown, resamples=2, seed=5)
+
+
+def test_sets_that_the_detector_has_met_are_said_to_be_so(unknown):
+    x, y = points(60)
+    detector = wildood.posthoc(corner_classifier(), wildood.EnergyScore(), holdout=(x, y), alpha=0.1)
+    met, new = (SetAnswers.asked(detector, "test", Images(some, labels)) for some, labels in ((x, y), (x[1:], y[1:])))
+    assert evaluate(met, unknown, resamples=2).id.used_as == "threshold"
+    assert evaluate(new, [met], resamples=2).ood[0].used_as == "threshold"
+    assert evaluate(new, unknown, resamples=2).id.used_as == ""

@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from PIL import Image
 
 import wildood
 from wildood.data.images import Images
-from wildood.experiments.evaluation import Answers, Measured, class_names, evaluate
+from wildood.experiments.answers import SetAnswers
+from wildood.experiments.evaluation import measure
 from wildood.models.small import MLP, SmallCNN
 from wildood.report import figures
 from wildood.report.evaluation_page import evaluation_page
@@ -25,9 +27,9 @@ def pictures(rng, count, brightness=200):
 
 
 def measured(detector, known, unknown):
-    asked = Answers.of(detector, "test <1>", known)
-    answers = [Answers.of(detector, name, images) for name, images in unknown.items()]
-    return Measured(detector, asked, answers, evaluate(asked, answers, resamples=20), class_names(detector, asked))
+    asked = SetAnswers.asked(detector, "test <1>", known)
+    answers = [SetAnswers.asked(detector, name, images) for name, images in unknown.items()]
+    return measure(detector, asked, answers, resamples=20)
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +165,19 @@ def test_scores_are_shown_by_their_distance_from_the_threshold_of_their_class(ca
     found = case.evaluation
     assert points == {"1: svhn": (found.id.false_alarms.value, found.ood[0].caught.value)}
     assert found.id.false_alarms.value != np.mean(case.known.scores > case.detector.threshold)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_lead_says_what_becomes_of_the_promise(cases, trees, case):
+    assert f"False alarms: {cases[case].promise.says}." in trees[case].one("div", cls="lead").text
+
+
+def test_a_set_that_set_the_threshold_is_said_to_be_so(cases, trees, parse):
+    assert "is not new" not in trees["vectors"].text
+    case = cases["vectors"]
+    far = case._replace(evaluation=replace(case.evaluation, ood=(replace(case.evaluation.ood[0], used_as="threshold"),)))
+    panel = parse(evaluation_page(far, {})).panel("What it costs on ID data")
+    assert "far: these examples set the detector's threshold: what is measured here is not new." in panel.text
 
 
 def test_the_page_says_how_it_was_made(trees):

@@ -1,16 +1,18 @@
 """The tables of an evaluation: the same numbers in each form, and names that stay what they are."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
-from wildood.detect.promise import Promise
-from wildood.experiments.evaluation import Average, Estimate, Evaluation, IdResult, OodResult, Share
-from wildood.report.evaluation_tables import class_cells, id_cells, latex, markdown, ood_cells, shared_examples, verdict
+from wildood.evaluate.binomial import Share
+from wildood.experiments.evaluation import Average, Estimate, Evaluation, IdResult, OodResult
+from wildood.experiments.promise_check import PromiseCheck
+from wildood.report.evaluation_tables import class_cells, id_cells, latex, markdown, ood_cells, shared_examples, used_before
 
 FPR95, AUROC = Estimate(0.1234, 0.11, 0.135), Estimate(0.987, 0.98, 0.99)
 ALARMS = Share(0.06, 0.04, 0.08, 60, 1000)
-PROMISE = Promise(alpha=0.05, examples=500, unseen=True)
+CHECK = PromiseCheck("holds", "60 of 1000 are rejected: nothing speaks against the promise of at most 10 %")
 
 
 def ood(name, also_in_id=0):
@@ -54,19 +56,20 @@ def test_classes_come_with_the_most_false_alarms_first_and_no_more_than_asked():
     assert [row[0] for row in class_cells(made("a"), names, 1).rows] == ["eel"]
 
 
-@pytest.mark.parametrize(
-    ("promise", "low", "said"),
-    [
-        (PROMISE, 0.05, "promised: at most 5 %. This does not speak against the promise."),
-        (PROMISE, 0.051, "That is more than was promised.*average over holdouts \\(of 500 examples: ± 1.0 points\\)"),
-        (Promise(0.05, 500, unseen=True, confidence=0.95), 0.051, "more than was promised: .* not be like the holdout.$"),
-        (Promise(0.05, 500, unseen=True, by_class=True), 0.04, "promised: at most 5 % in each predicted class. This does"),
-        (Promise(0.05, 500, unseen=False), 0.051, "Nothing is promised: the threshold aims at 5 %"),
-        (None, 0.051, r"^False alarms: 6.0 % \[5.1, 8.0\]. Nothing is promised.$"),
-    ],
-)
-def test_the_verdict_compares_the_whole_interval_with_the_promise(promise, low, said):
-    assert re.search(said, verdict(Share(0.06, low, 0.08, 60, 1000), promise))
+def test_sets_that_were_used_before_are_told_in_every_form():
+    found = made("a|b", "c")
+    assert used_before(found) == []
+    found = replace(
+        found, id=replace(found.id, used_as="threshold"), ood=(replace(found.ood[0], used_as="wild"), found.ood[1])
+    )
+    new = "what is measured here is not new."
+    known, unknown = (
+        f"test: these examples set the detector's threshold: {new}",
+        f"these examples were the detector's wild data: {new}",
+    )
+    assert used_before(found) == [known, f"a|b: {unknown}"]
+    assert rf"a\|b: {unknown}" in markdown(found, CHECK).splitlines()
+    assert f"% {known}" in latex(found, CHECK).splitlines()
 
 
 def test_shared_examples_are_told_only_where_there_are_any():
@@ -78,7 +81,7 @@ NASTY = r"a|b_*c*[x](y)<i>&amp;`~$1$\%#{}^--z"
 
 
 def test_markdown_shows_names_as_they_are():
-    text = markdown(made(NASTY, "line\nbreak", known="id|set", also_in_id=1), PROMISE)
+    text = markdown(made(NASTY, "line\nbreak", known="id|set", also_in_id=1), CHECK)
     tables = [line for line in text.splitlines() if line.startswith("|")]
     assert [len(re.findall(r"(?<!\\)\|", line)) for line in tables] == [8] * 5 + [4] * 5
     name = re.split(r"(?<!\\)\|", tables[2])[1].strip()
@@ -87,7 +90,7 @@ def test_markdown_shows_names_as_they_are():
     assert tables[3].startswith("| line break | 75.0 [70.0, 80.0] |")
     assert tables[5].startswith(r"| ID set: id\|set | share |")
     assert r"1 of 1,200 in a\|b" in text
-    assert "promised: at most 5 %" in text
+    assert "False alarms: 60 of 1000 are rejected: nothing speaks against the promise of at most 10 %." in text.splitlines()
     assert "ID is the positive class" in text
 
 
@@ -104,7 +107,7 @@ def latex_to_text(text):
 
 @pytest.mark.parametrize("name", [NASTY, "[1]", "*", "a---b", "plain"])
 def test_latex_shows_names_as_they_are(name):
-    lines = latex(made("first", name), PROMISE).splitlines()
+    lines = latex(made("first", name), CHECK).splitlines()
     row = lines[lines.index(r"\toprule") + 4]
     assert latex_to_text(re.split(r"(?<!\\)& ", row)[0].strip()) == name
     assert row[0] not in "[*"  # which would be an argument of the end of the row above
@@ -112,7 +115,7 @@ def test_latex_shows_names_as_they_are(name):
 
 
 def test_latex_is_two_booktabs_tables_with_as_many_columns_as_cells():
-    lines = latex(made("a", "b", also_in_id=2), PROMISE).splitlines()
+    lines = latex(made("a", "b", also_in_id=2), CHECK).splitlines()
     body = [line for line in lines if not line.startswith("%")]
     first = [
         r"\begin{tabular}{lrrrrrr}",

@@ -8,8 +8,8 @@ import torch
 
 import wildood
 from wildood.data.images import Images
+from wildood.experiments.answers import Answers
 from wildood.models.small import MLP, SmallCNN
-from wildood.report.decisions import Decisions
 from wildood.report.inspection import inspected
 from wildood.report.inspection_page import inspection_page
 from wildood.report.inspection_record import inspection_record
@@ -51,7 +51,7 @@ def made():
 
     def page(detector, x, known=None, top=8, names=(), **settings):
         traffic = Images(x, where="<inbox>", names=names)
-        decided = [None if one is None else Decisions.of(detector, *detector.score_and_classify(one)) for one in (x, known)]
+        decided = [None if one is None else Answers.of(detector, *detector.score_and_classify(one)) for one in (x, known)]
         found = inspected(detector, *decided, **settings)
         record = inspection_record(detector, found, traffic, top)
         return detector, found, traffic, record, inspection_page(detector, found, traffic, record, COMMAND)
@@ -63,7 +63,7 @@ def made():
             "id": page(points_detector(rng), mixed, known_points(rng, 150), confidence=0.9),
             "by class": page(points_detector(rng, by_class=True), mixed),
             "untrusted": page(points_detector(rng, holdout=None, labelled=known_points(rng, 300)), mixed),
-            "trained on": page(points_detector(rng), mixed, trained_on="wild"),
+            "trained on": page(points_detector(rng), mixed, used_as="wild"),
             "clean": page(points_detector(rng), known_points(rng, 100)),
             "too known": page(points_detector(rng), known_points(rng, 200) + 2, known_points(rng, 200) - 2),
         }
@@ -102,7 +102,7 @@ def test_the_lead_says_what_was_found_or_why_nothing_was_tested(name, trees, mad
     _, found, traffic, *_ = made[name]
     lead = trees[name].one("div", cls="lead").text
     assert f"the {len(traffic)} examples from <inbox>" in lead
-    assert f"The detector rejects {100 * found.rejected.share:.3g} %." in lead
+    assert f"The detector rejects {100 * found.rejected.value:.3g} %." in lead
     strong = trees[name].one("div", cls="lead").one("strong").text
     if name in {"untrusted", "trained on"}:
         assert strong == "was not tested"
@@ -119,8 +119,8 @@ def test_the_lead_says_what_was_found_or_why_nothing_was_tested(name, trees, mad
 def test_the_numbers_are_those_that_were_found(name, trees, made):
     _, found, *_ = made[name]
     rows = trees[name].panel("In numbers").rows()
-    limits = f"{100 * found.rejected.lower:.3g} to {100 * found.rejected.upper:.3g} %"
-    assert rows["rejected by the detector"] == [f"{100 * found.rejected.share:.3g} %", limits]
+    limits = f"{100 * found.rejected.low:.3g} to {100 * found.rejected.high:.3g} %"
+    assert rows["rejected by the detector"] == [f"{100 * found.rejected.value:.3g} %", limits]
     assert ("unknown, at least" in rows) == (found.unknown is not None)
     if found.unknown is not None:
         sure = "90 %" if name == "id" else "95 %"

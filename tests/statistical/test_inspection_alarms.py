@@ -5,14 +5,14 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 import wildood
 from wildood.evaluate import mixture
+from wildood.evaluate.binomial import Share
 from wildood.evaluate.thresholds import conformal_threshold, thresholds_by_class
-from wildood.report.decisions import Decisions
+from wildood.experiments.answers import Answers
+from wildood.experiments.promise_check import check_on_known, check_on_traffic
 from wildood.report.inspection import inspected
-from wildood.report.promise_check import Rate, check_on_known, check_on_traffic
 
 ALPHA = 0.1
 
@@ -27,12 +27,6 @@ def remembered(monkeypatch):
 def detector():
     """Its scores are drawn by the tests; nothing is computed by its network."""
     return wildood.posthoc(torch.nn.Linear(1, 2), wildood.EnergyScore(), holdout=np.zeros((20, 1), "f"), alpha=ALPHA)
-
-
-def assert_at_most(events, rate):
-    """So many events are no surprise if each has at most this probability; a surprise is one in a hundred million."""
-    count, draws = int(np.sum(events)), len(events)
-    assert stats.binom.sf(count - 1, draws, rate) > 1e-8, f"{count} of {draws}, more than {rate} allows"
 
 
 def normal(rng, count, levels):
@@ -50,12 +44,12 @@ def calibrated(detector, scores, classes=None):
 
 
 def decided(detector, scores, classes=None):
-    return Decisions.of(detector, scores, np.zeros(len(scores), int) if classes is None else classes)
+    return Answers.of(detector, scores, np.zeros(len(scores), int) if classes is None else classes)
 
 
 @pytest.mark.parametrize("levels", [None, 4])
 @pytest.mark.parametrize(("n", "m"), [(9, 40), (30, 12), (60, 60)])
-def test_where_nothing_is_unknown_something_is_found_in_at_most_5_percent_of_draws(detector, n, m, levels):
+def test_where_nothing_is_unknown_something_is_found_in_at_most_5_percent_of_draws(assert_at_most, detector, n, m, levels):
     rng, found, called = np.random.default_rng(n), [], []
     for _ in range(1000):
         calibrated(detector, normal(rng, n, levels))
@@ -66,7 +60,7 @@ def test_where_nothing_is_unknown_something_is_found_in_at_most_5_percent_of_dra
     assert found == called
 
 
-def test_where_fresh_id_examples_are_given_they_are_what_counts(detector):
+def test_where_fresh_id_examples_are_given_they_are_what_counts(assert_at_most, detector):
     """The threshold's own holdout may be useless (here all of it is low): the level holds nevertheless."""
     rng, found = np.random.default_rng(5), []
     calibrated(detector, np.linspace(-3, -2, 40))
@@ -86,7 +80,7 @@ def test_a_tenth_of_clear_unknowns_is_found(detector):
 
 
 @pytest.mark.parametrize("by_class", [False, True])
-def test_a_promise_that_is_kept_looks_broken_in_at_most_5_percent_of_draws(detector, by_class):
+def test_a_promise_that_is_kept_looks_broken_in_at_most_5_percent_of_draws(assert_at_most, detector, by_class):
     """A threshold from 40 examples is off by luck: to compare the rate with alpha alone would cry wolf much more often."""
     rng, verdicts = np.random.default_rng(7), []
     for _ in range(1000):
@@ -109,12 +103,12 @@ def test_a_promise_that_no_longer_holds_looks_broken(detector):
 
 
 @pytest.mark.parametrize("pi", [0.0, 0.3])
-def test_what_traffic_alone_says_of_the_promise_is_seldom_wrong(detector, pi):
+def test_what_traffic_alone_says_of_the_promise_is_seldom_wrong(assert_at_most, detector, pi):
     """The worst case: false alarms are a little above alpha, and no unknown is caught, so that few are rejected."""
     rng, wrong, spoken = np.random.default_rng(9), [], []
     for _ in range(1000):
         rejected = rng.random(400) < (1 - pi) * 1.001 * ALPHA
-        check = check_on_traffic(detector.promise, Rate.of(rejected, 0.8))
+        check = check_on_traffic(detector.promise, Share.of(rejected, 0.8), 0.8)
         wrong.append(check.verdict == "holds unless" and pi <= check.unless_above)
         spoken.append(check.verdict == "holds unless")
     assert_at_most(wrong, 0.1)

@@ -8,12 +8,6 @@ from wildood.evaluate.ranking import Candidate, rank_candidates
 ALPHA = 0.1
 
 
-def assert_at_most(events, rate):
-    """So many events are no surprise if each has at most this probability; a surprise is one in a hundred million."""
-    count, draws = int(np.sum(events)), len(events)
-    assert stats.binom.sf(count - 1, draws, rate) > 1e-8, f"{count} of {draws}, more than {rate} allows"
-
-
 def rankings(draws, shifts, confidence, *, n=200, m=300, pi=0.5, levels=None):
     """Rankings of candidates whose scores share half of their noise, with the true FPR and wild acceptance of each place."""
     rng, shifts = np.random.default_rng(0), np.asarray(shifts)
@@ -35,7 +29,7 @@ def accepts_least(ranking):
     return all(place.p_value <= (1 - ranking.confidence) / (len(ranking.places) - 1) for place in ranking.places[1:])
 
 
-def test_less_acceptance_is_claimed_wrongly_no_more_often_than_stated():
+def test_less_acceptance_is_claimed_wrongly_no_more_often_than_stated(assert_at_most):
     for shifts in ([1.5, 1.5], [1.5] * 4):
         found = list(rankings(1000, shifts, 0.8, n=2000, m=60))
         wrong = [accepts_least(ranking) and accepted[0] > accepted.min() for ranking, _, accepted in found]
@@ -44,7 +38,7 @@ def test_less_acceptance_is_claimed_wrongly_no_more_often_than_stated():
         assert np.mean([accepted[0] > accepted.min() for _, _, accepted in found]) > 0.35
 
 
-def test_a_threshold_that_came_out_low_by_luck_separates_nothing():
+def test_a_threshold_that_came_out_low_by_luck_separates_nothing(assert_at_most):
     """Few ID examples and little OOD: the lucky threshold accepts less wild data, and surely so, but not less OOD."""
     found = list(rankings(300, [3.5, 2.0], 0.9, n=100, m=5000, pi=0.02))
     wrong = np.array([fpr[0] > fpr[1] for _, fpr, _ in found])
@@ -58,7 +52,7 @@ def test_a_clear_winner_is_found_and_said_to_be_one():
     assert all(accepts_least(ranking) and ranking.separated for ranking, _, _ in found)
 
 
-def test_excess_fpr_stays_below_both_bounds():
+def test_excess_fpr_stays_below_both_bounds(assert_at_most):
     for levels in (None, 4):
         broken, paired_broken, tighter = [], [], []
         for ranking, fpr, _ in rankings(300, [1.5, 1.5, 1.4, 1.0], 0.8, levels=levels):

@@ -10,22 +10,10 @@ DRAWS = 2000
 TIED = [(0.5, 0.3, 0.2), (0.9, 0.06, 0.04), (0.6, 0.3, 0.05, 0.03, 0.02), (0.02,) * 50]
 
 
-def assert_at_most(events, rate):
-    """So many events are no surprise if each has at most this probability; a surprise is one in a hundred million."""
-    count, draws = int(np.sum(events)), len(events)
-    assert stats.binom.sf(count - 1, draws, rate) > 1e-8, f"{count} of {draws}, more than {rate} allows"
-
-
-def assert_rate(events, rate):
-    """So many events are no surprise, and so few neither, if each has this probability."""
-    assert_at_most(events, rate)
-    assert stats.binom.cdf(int(np.sum(events)), len(events), rate) > 1e-8
-
-
 @pytest.mark.parametrize(
     ("n", "alpha", "confidence"), [(59, 0.05, 0.95), (100, 0.1, 0.9), (400, 0.05, 0.95), (12, 0.3, 0.8)]
 )
-def test_false_alarm_rate_is_kept_with_exactly_the_probability_on_paper(n, alpha, confidence):
+def test_false_alarm_rate_is_kept_with_exactly_the_probability_on_paper(assert_at_most, assert_rate, n, alpha, confidence):
     holdouts = np.random.default_rng(n).random((DRAWS, n))  # uniform: the false-alarm rate of a threshold t is 1 - t
     broken = [1 - conformal_threshold(holdout, alpha, confidence) > alpha for holdout in holdouts]
     assert_at_most(broken, 1 - confidence)
@@ -34,14 +22,14 @@ def test_false_alarm_rate_is_kept_with_exactly_the_probability_on_paper(n, alpha
 
 @pytest.mark.parametrize("shares", TIED)
 @pytest.mark.parametrize(("n", "alpha", "confidence"), [(59, 0.05, 0.95), (100, 0.1, 0.9), (12, 0.3, 0.8)])
-def test_false_alarm_rate_is_kept_for_tied_scores(shares, n, alpha, confidence):
+def test_false_alarm_rate_is_kept_for_tied_scores(assert_at_most, shares, n, alpha, confidence):
     holdouts = np.random.default_rng(n).choice(len(shares), size=(DRAWS // 2, n), p=shares)
     above = 1 - np.cumsum(shares)
     broken = [above[int(conformal_threshold(one, alpha, confidence))] > alpha + 1e-12 for one in holdouts]
     assert_at_most(broken, 1 - confidence)
 
 
-def test_marginal_threshold_breaks_its_rate_about_half_of_the_time():
+def test_marginal_threshold_breaks_its_rate_about_half_of_the_time(assert_rate):
     """What the confidence is for: on average over holdouts is not for this holdout."""
     holdouts = np.random.default_rng(0).random((DRAWS, 200))
     broken = [1 - conformal_threshold(holdout, 0.05) > 0.05 for holdout in holdouts]
@@ -82,7 +70,7 @@ def test_false_alarms_are_kept_within_each_predicted_class(tied):
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_false_alarms_are_kept_within_each_predicted_class_with_confidence(tied):
+def test_false_alarms_are_kept_within_each_predicted_class_with_confidence(assert_at_most, tied):
     rng, alpha, confidence, n = np.random.default_rng(2), 0.1, 0.9, 250
     broken = []
     for _ in range(DRAWS // 2):
@@ -94,7 +82,7 @@ def test_false_alarms_are_kept_within_each_predicted_class_with_confidence(tied)
 
 @pytest.mark.parametrize("n", [1, 9, 60])
 @pytest.mark.parametrize("tied", [False, True])
-def test_p_values_of_fresh_examples_are_no_smaller_than_uniform_ones(n, tied):
+def test_p_values_of_fresh_examples_are_no_smaller_than_uniform_ones(assert_at_most, assert_rate, n, tied):
     rng = np.random.default_rng(n)
     scores = rng.normal(size=(DRAWS, n + 1))
     if tied:

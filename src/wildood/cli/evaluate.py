@@ -23,7 +23,8 @@ from wildood.data.files import write_atomically
 from wildood.detect.network import versions
 from wildood.detect.storage import load
 from wildood.errors import InputError
-from wildood.experiments.evaluation import RESAMPLES, Answers, Measured, class_names, evaluate
+from wildood.experiments.answers import SetAnswers
+from wildood.experiments.evaluation import RESAMPLES, Evaluation, Measured, measure
 from wildood.report.evaluation_record import metrics_record
 from wildood.report.evaluation_tables import (
     CONVENTION,
@@ -34,7 +35,8 @@ from wildood.report.evaluation_tables import (
     markdown,
     ood_cells,
     shared_examples,
-    verdict,
+    told_promise,
+    used_before,
 )
 from wildood.report.tables import plots_installed, settings_text
 from wildood.train.progress import logger, shown
@@ -84,24 +86,30 @@ def run(words: Sequence[str]) -> None:
     except OSError as error:
         raise InputError(f"--out {out} cannot be written to ({error.strerror}): give a directory") from error
     with shown(verbose=not options.quiet):
-        known = Answers.of(detector, _name(options.id), read_test(detector, options.id, "--id", options))
+        known = SetAnswers.asked(detector, _name(options.id), read_test(detector, options.id, "--id", options))
         unknown = [
-            Answers.of(detector, name, read_like(detector, text, "--ood", options))
+            SetAnswers.asked(detector, name, read_like(detector, text, "--ood", options))
             for name, text in zip(names, options.ood, strict=True)
         ]
-        evaluation = evaluate(known, unknown, options.resamples, options.seed)
-        leaked = shared_examples(evaluation)
-        if leaked:
-            logger.warning("%s An example cannot be both ID and OOD.", leaked)
-    measured = Measured(detector, known, unknown, evaluation, class_names(detector, known))
+        measured = measure(detector, known, unknown, options.resamples, options.seed)
+        _warn(measured.evaluation)
     command = shlex.join(["wildood", "evaluate", *words])
     record = metrics_record(measured, options.detector, command)
     write_atomically(out / "metrics.json", (json.dumps(record, indent=1, allow_nan=False) + "\n").encode())
-    write_atomically(out / "table.md", markdown(evaluation, detector.promise).encode())
-    write_atomically(out / "table.tex", latex(evaluation, detector.promise).encode())
+    write_atomically(out / "table.md", markdown(measured.evaluation, measured.promise).encode())
+    write_atomically(out / "table.tex", latex(measured.evaluation, measured.promise).encode())
     _print(measured, out)
     with shown(verbose=not options.quiet):
         _write_page(out, measured, {"command": command, "detector": str(options.detector)})
+
+
+def _warn(evaluation: Evaluation) -> None:
+    """Of what makes the numbers mean less than they seem to."""
+    for said in used_before(evaluation):
+        logger.warning("%s", said)
+    leaked = shared_examples(evaluation)
+    if leaked:
+        logger.warning("%s An example cannot be both ID and OOD.", leaked)
 
 
 def _write_page(out: Path, measured: Measured, making: dict[str, str]) -> None:
@@ -137,7 +145,7 @@ def _print(measured: Measured, out: Path) -> None:
     console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
     for cells in (ood_cells(measured.evaluation), id_cells(measured.evaluation)):
         console.print(_table(cells))
-    console.print(f"{UNITS}\n{CONVENTION}\n{verdict(measured.evaluation.id.false_alarms, measured.detector.promise)}")
+    console.print(f"{UNITS}\n{CONVENTION}\n{told_promise(measured.promise)}")
     console.print(f"{out}: metrics.json, table.md, table.tex")
     sys.stdout.flush()  # the result before the page: a page that cannot be written must not hide it
 

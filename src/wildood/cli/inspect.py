@@ -20,10 +20,11 @@ from wildood.data.files import write_atomically
 from wildood.data.images import Images
 from wildood.detect.detector import Detector
 from wildood.detect.storage import load
+from wildood.detect.use import used_as
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_confidence
-from wildood.report.decisions import Decisions
-from wildood.report.inspection import Inspection, inspected, used_as
+from wildood.experiments.answers import SetAnswers, told_use
+from wildood.report.inspection import Inspection, inspected
 from wildood.report.inspection_record import inspection_record
 from wildood.report.tables import plots_installed
 from wildood.train.progress import logger, shown
@@ -78,13 +79,9 @@ def run(words: Sequence[str]) -> int:
         detector = load(options.detector, model=None if options.model is None else read_model(options.model))
         traffic = read_like(detector, options.wild, "--wild", options)
         known = None if options.id is None else _read_known(detector, options, traffic)
-        found = inspected(
-            detector,
-            _decided(detector, traffic, "--wild"),
-            None if known is None else _decided(detector, known, "--id"),
-            confidence=options.confidence,
-            trained_on=used_as(detector.record, traffic.fingerprint()),
-        )
+        asked = SetAnswers.asked(detector, "--wild", traffic)
+        reference = None if known is None else SetAnswers.asked(detector, "--id", known)
+        found = inspected(detector, asked, reference, confidence=options.confidence, used_as=asked.used_as)
         record = inspection_record(detector, found, traffic, options.top)
         write_atomically(out / "inspection.json", (json.dumps(record, indent=1) + "\n").encode())
         sys.stdout.write(_lines(found, record, out))
@@ -100,22 +97,15 @@ def run(words: Sequence[str]) -> int:
     return FOUND if found.found else OK
 
 
-def _decided(detector: Detector, examples: Images, option: str) -> Decisions:
-    try:
-        return Decisions.of(detector, *detector.score_and_classify(examples))
-    except InputError as error:
-        raise InputError(f"{option}: {error}") from error
-
-
 def _read_known(detector: Detector, options: InspectOptions, traffic: Images) -> Images:
     """The examples of --id; refused if they cannot be what they are said to be."""
     text = str(options.id)
     # The record's fingerprints of arrays count their labels in; folders of an inbox need not be classes.
     known = (read_test if names_arrays(text) else read_like)(detector, text, "--id", options)
     unlabelled = replace(known, labels=None, classes=())
-    used = used_as(detector.record, known.fingerprint()) or used_as(detector.record, unlabelled.fingerprint())
+    used = used_as(detector, known)
     if used:
-        raise InputError(f"--id: {text} is what fit was given as {used}: give ID examples that nothing has seen")
+        raise InputError(f"--id: {text}: these examples {told_use(used)}: give ID examples that nothing has seen")
     if unlabelled.fingerprint() == traffic.fingerprint():
         raise InputError(f"--id: {text} is the traffic itself: give other examples, known to be ID")
     return unlabelled
@@ -126,7 +116,7 @@ def _lines(found: Inspection, record: dict[str, Any], out: Path) -> str:
     more = ", ..." if len(record["label_first"]) > NAMED else ""
     first = ", ".join(str(row["example"]) for row in record["label_first"][:NAMED])
     lines = {
-        "traffic": f"{found.rejected} of {record['wild']} are rejected",
+        "traffic": f"{found.rejected.told(found.confidence)} of {record['wild']} are rejected",
         "unknown": found.says,
         "promise": found.promise.says,
         "label first": f"{first}{more} ({out / 'inspection.json'} says why)",

@@ -1,6 +1,7 @@
-"""Exact tails of counts, and the exact limits on a share that they give (Clopper-Pearson)."""
+"""Exact tails of counts, and a counted share with the exact limits that they give (Clopper-Pearson)."""
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -9,6 +10,60 @@ import numpy.typing as npt
 from wildood.errors import InputError
 
 STEPS = 60  # halvings of [0, 1]: down to the spacing of the floats
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of counted examples, with its exact interval (Clopper-Pearson).
+
+    Attributes:
+        value: count / examples.
+        low: the lower limit,
+        high: and the upper one, of the share that the examples were drawn from.
+        count: how many of them are counted.
+        examples: how many there are.
+
+    >>> Share.of((31, 200), confidence=0.95).told(confidence=0.95)
+    '31 of 200 (15.5 %; 10.8 to 21.3 % at 95 % confidence)'
+    """
+
+    value: float
+    low: float
+    high: float
+    count: int
+    examples: int
+
+    @classmethod
+    def of(cls, counted: npt.NDArray[np.bool_] | tuple[int, int], confidence: float) -> "Share":
+        """How much of a mask is true, or a count of so many; either limit fails with at most half of 1 - confidence.
+
+        >>> found = Share.of(np.array([True, False, False, False]), confidence=0.95)
+        >>> found.value, round(found.low, 3), round(found.high, 3)
+        (0.25, 0.006, 0.806)
+        """
+        count, examples = counted if isinstance(counted, tuple) else (int(np.sum(counted)), len(counted))
+        outside = (1 - confidence) / 2
+        limits = lower_limit(count, examples, outside), upper_limit(count, examples, outside)
+        return cls(count / examples, *limits, count, examples)
+
+    @property
+    def limits(self) -> str:
+        """The interval, to be read."""
+        return f"{100 * self.low:.3g} to {in_percent(self.high)}"
+
+    def told(self, confidence: float) -> str:
+        """All of it, to be read, with the confidence that its limits have."""
+        sure = f"at {100 * confidence:g} % confidence"
+        return f"{self.count} of {self.examples} ({in_percent(self.value)}; {self.limits} {sure})"
+
+
+def in_percent(share: float) -> str:
+    """A share in percent, to three digits.
+
+    >>> in_percent(0.08512), in_percent(0.99999)
+    ('8.51 %', '100 %')
+    """
+    return f"{100 * share:.3g} %"
 
 
 def binomial_cdf(count: int, trials: int, share: float) -> float:

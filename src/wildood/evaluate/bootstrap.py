@@ -1,5 +1,6 @@
 """How much FPR95 and AUROC owe to the test examples that happened to be drawn: percentile intervals of the bootstrap."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wildood.errors import InputError
+from wildood.evaluate.binomial import Share
 from wildood.evaluate.metrics import Scores, accepting_threshold, flat_scores
 from wildood.evaluate.thresholds import check_confidence
 
@@ -71,6 +73,29 @@ def percentile_interval(values: npt.ArrayLike, confidence: float = 0.95) -> Inte
     outside = (1 - check_confidence(confidence)) / 2
     low, high = np.quantile(flat_scores(values, "resampled"), [outside, 1 - outside])
     return Interval(float(low), float(high))
+
+
+def fpr_interval(resampled: Floats, accepted: Sequence[Share], confidence: float = 0.95) -> Interval:
+    """The percentile interval of an FPR, or of its mean over sets, but never narrower than the exact one of its count.
+
+    At an edge the bootstrap has nothing to draw: where no OOD is accepted, hardly any resample accepts some. Even at a
+    fixed threshold, though, the share is known to its Clopper-Pearson limits only. For the mean of k sets their
+    distances d from the value add up as those of independent errors do, sqrt(sum d²) / k (Zou and Donner, 2008).
+
+    Args:
+        resampled: of `resample`, (resamples, sets).
+        accepted: of each set, the share that is accepted, with its limits at the same confidence.
+        confidence: of the interval.
+
+    >>> drawn = resample([0.0, 1.0, 2.0], [np.arange(100) + 3])
+    >>> fpr_interval(drawn.fpr95, [Share.of((0, 100), confidence=0.95)])  # 1 - 0.025 ** (1 / 100)
+    Interval(low=0.0, high=0.0362...)
+    """
+    low, high = percentile_interval(resampled.mean(1), confidence)
+    value = sum(share.value for share in accepted) / len(accepted)
+    below = math.hypot(*(share.value - share.low for share in accepted)) / len(accepted)
+    above = math.hypot(*(share.high - share.value for share in accepted)) / len(accepted)
+    return Interval(min(low, value - below), max(high, value + above))
 
 
 class _OodSet(NamedTuple):

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wildood.errors import InputError
-from wildood.evaluate.binomial import hypergeometric_tail, log_choose, lower_limit, upper_limit
+from wildood.evaluate.binomial import hypergeometric_tail, in_percent, log_choose, lower_limit, upper_limit
 from wildood.evaluate.metrics import flat_scores
 from wildood.evaluate.thresholds import check_confidence
 
@@ -41,9 +41,9 @@ class UnknownShare:
     wild: int
 
     def __str__(self) -> str:
-        found = f"at least {100 * self.bound:.2g} % of the wild data is OOD" if self.bound > 0 else "no OOD is found"
+        found = f"at least {in_percent(self.bound)} of the wild data is OOD" if self.bound > 0 else "no OOD is found"
         return (
-            f"{found} at {100 * self.confidence:g} % confidence (estimate {100 * self.estimate:.2g} %, "
+            f"{found} at {100 * self.confidence:g} % confidence (estimate {in_percent(self.estimate)}, "
             f"p = {self.p_value:.2g}; {self.holdout} ID and {self.wild} wild scores)"
         )
 
@@ -71,7 +71,7 @@ def unknown_share(id_scores: npt.ArrayLike, wild_scores: npt.ArrayLike, confiden
     >>> rng = np.random.default_rng(0)
     >>> wild = np.concatenate([rng.normal(size=3600), rng.normal(size=400) + 4])
     >>> print(unknown_share(rng.normal(size=4000), wild))
-    at least 8.5 % of the wild data is OOD at 95 % confidence (estimate 9.2 %, p = 9.7e-100; ...)
+    at least 8.45 % of the wild data is OOD at 95 % confidence (estimate 9.25 %, p = 9.7e-100; ...)
     >>> print(unknown_share(rng.normal(size=4000), rng.normal(size=4000)))
     no OOD is found at 95 % confidence (estimate 0.027 %, p = 1; 4000 ID and 4000 wild scores)
     """

@@ -6,7 +6,8 @@ from html import escape
 import numpy as np
 
 from wildood.detect.detector import Detector
-from wildood.experiments.evaluation import CONFIDENCE, Answers, Measured
+from wildood.experiments.answers import Answers
+from wildood.experiments.evaluation import CONFIDENCE, Measured
 from wildood.report import figures
 from wildood.report.evaluation_tables import (
     CONVENTION,
@@ -17,7 +18,8 @@ from wildood.report.evaluation_tables import (
     id_cells,
     ood_cells,
     shared_examples,
-    verdict,
+    told_promise,
+    used_before,
 )
 from wildood.report.gallery import Pictures, can_be_shown, gallery
 from wildood.report.page import Panel, Section, definitions, note, page, table
@@ -50,7 +52,7 @@ def _lead(measured: Measured) -> str:
         f"<p>It says “unknown” to <strong>{100 * found.average.caught:.1f} %</strong> of the unknown examples "
         f"({escape(over)}), and to <strong>{100 * found.id.false_alarms.value:.1f} %</strong> of the known ones "
         f"({escape(found.id.name)}).{accuracy}</p>"
-        f"<p>{escape(verdict(found.id.false_alarms, measured.detector.promise))}</p>"
+        f"<p>{escape(told_promise(measured.promise))}</p>"
     )
 
 
@@ -71,14 +73,15 @@ def _tables(measured: Measured) -> list[Panel]:
                 f"{CONVENTION} AUROC is the probability that an OOD example scores higher than an ID example. AUPR-in and "
                 "AUPR-out are average precisions with ID and with OOD as the positive class; they depend on how many "
                 "examples each set has, so compare them between detectors, not between sets. The bootstrap knows only "
-                "these examples: an interval without width says no more than that no resample differs."
+                "these examples: the interval of an AUROC near 100 % is too narrow, and one without width says no more than "
+                "that no resample differs."
             )
             + (note(leaked) if leaked else ""),
         ),
         Panel(
             "What it costs on ID data",
             f"{accuracy} False alarms are the ID examples that are rejected at the deployed threshold.",
-            _table(id_cells(found)) + note(UNKNOWABLE),
+            _table(id_cells(found)) + "".join(map(note, [*used_before(found), UNKNOWABLE])),
         ),
     ]
 
@@ -90,7 +93,7 @@ def _densities(measured: Measured) -> list[Panel]:
     )
 
     def shown(answers: Answers) -> figures.Scores:
-        return answers.scores if thresholds is None else answers.scores - thresholds[answers.classes]
+        return answers.scores if thresholds is None else answers.margins
 
     threshold = measured.detector.threshold if thresholds is None else 0.0
     return [

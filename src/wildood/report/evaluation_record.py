@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from wildood.detect.network import versions
-from wildood.experiments.evaluation import CONFIDENCE, Answers, Measured
+from wildood.experiments.answers import SetAnswers
+from wildood.experiments.evaluation import CONFIDENCE, Measured
+from wildood.report.promise_record import promise_record
 
 FORMAT = 1
 LISTED = 16  # mistakes of each set, at most: as many as the page shows
@@ -41,6 +43,7 @@ def metrics_record(measured: Measured, directory: Path, command: str) -> dict[st
             "promise": None if detector.promise is None else asdict(detector.promise),
             "record": detector.record,
         },
+        "promise": promise_record(detector, measured.promise),
         "id": {
             **asdict(evaluation.id),
             "data": measured.known.images.where,
@@ -61,7 +64,7 @@ def metrics_record(measured: Measured, directory: Path, command: str) -> dict[st
     }
 
 
-def _listed(answers: Answers, numbers: npt.NDArray[np.intp], names: Sequence[str]) -> list[dict[str, Any]]:
+def _listed(answers: SetAnswers, numbers: npt.NDArray[np.intp], names: Sequence[str]) -> list[dict[str, Any]]:
     files = answers.images.names
     return [
         {

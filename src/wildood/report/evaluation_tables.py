@@ -1,24 +1,26 @@
 """The tables of an evaluation, once for all places: cells of text, to print, for a page, as Markdown and as LaTeX."""
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from wildood.detect.promise import Promise
-from wildood.experiments.evaluation import CONFIDENCE, Average, Estimate, Evaluation, OodResult, Share
+from wildood.evaluate.binomial import Share
+from wildood.experiments.answers import told_use
+from wildood.experiments.evaluation import CONFIDENCE, Average, Estimate, Evaluation, OodResult
+from wildood.experiments.promise_check import PromiseCheck
 
 UNITS = (
-    f"In percent, with {100 * CONFIDENCE:g} % intervals in brackets: of the bootstrap for FPR95 and AUROC, exact "
-    "(Clopper-Pearson) for counted shares."
+    f"In percent, with {100 * CONFIDENCE:g} % intervals in brackets: exact (Clopper-Pearson) for counted shares, of the "
+    "bootstrap for FPR95 (but never narrower than the exact one) and AUROC."
 )
 CONVENTION = (
     "FPR95 is the share of OOD that is accepted when 95 % of ID is accepted (ID is the positive class, as in the paper); "
     "caught is the share of OOD that is rejected at the deployed threshold."
 )
 UNKNOWABLE = (
-    "Whether the classifier was trained on these ID examples, or the threshold was set on them, cannot be seen here: if so, "
-    "the numbers are better than they will be in service."
+    "A set that the detector was fitted on, or that set its threshold, is recognised as a whole, and a line says so. "
+    "Whether single examples were used, or the starting classifier was trained on them, cannot be seen: if so, the "
+    "numbers are better than they will be in service."
 )
 _LATEX = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
@@ -93,32 +95,21 @@ def class_cells(evaluation: Evaluation, names: Sequence[str], most: int) -> Cell
     return Cells([f"{evaluation.id.classes_are} class", "false alarms ↓", "examples"], rows)
 
 
-def verdict(false_alarms: Share, promise: Promise | None) -> str:
-    """What the false alarms that were found say of those that were promised.
+def told_promise(check: PromiseCheck) -> str:
+    """What the false alarms that were found say of those that were promised, as a sentence.
 
-    >>> found = Share(0.08, 0.07, 0.09, 80, 1000)
-    >>> verdict(found, Promise(alpha=0.1, examples=500, unseen=True))
-    'False alarms: 8.0 % [7.0, 9.0], promised: at most 10 %. This does not speak against the promise.'
-    >>> verdict(found, None)
-    'False alarms: 8.0 % [7.0, 9.0]. Nothing is promised.'
+    >>> told_promise(PromiseCheck("holds", "5 of 500 of the ID examples are rejected: the promise of at most 5 % holds"))
+    'False alarms: 5 of 500 of the ID examples are rejected: the promise of at most 5 % holds.'
     """
-    said = f"False alarms: {_percent(false_alarms.value)} % [{_interval(false_alarms)}]"
-    if promise is None:
-        return f"{said}. Nothing is promised."
-    aim = f"{100 * promise.alpha:g} %"
-    if not promise.unseen:
-        return f"{said}. Nothing is promised: the threshold aims at {aim}, but was set on examples that may have been seen."
-    said = f"{said}, promised: at most {aim}{' in each predicted class' if promise.by_class else ''}."
-    if false_alarms.low <= promise.alpha:
-        return f"{said} This does not speak against the promise."
-    if promise.confidence is not None or promise.by_class:
-        return f"{said} That is more than was promised: these examples may not be like the holdout."
-    # The rate at the k-th smallest of n scores has the law of Beta(n + 1 - k, k).
-    spread = 100 * math.sqrt(promise.alpha * (1 - promise.alpha) / (promise.examples + 2))
-    return (
-        f"{said} That is more than was promised: these examples may not be like the holdout; or the holdout was an unlucky "
-        f"one, for the promise is an average over holdouts (of {promise.examples} examples: ± {spread:.1f} points)."
-    )
+    return f"False alarms: {check.says}."
+
+
+def used_before(evaluation: Evaluation, escaped: Callable[[str], str] = str) -> list[str]:
+    """Which sets the detector has met before, a sentence for each."""
+    sets = [(evaluation.id.name, evaluation.id.used_as), *((each.name, each.used_as) for each in evaluation.ood)]
+    return [
+        f"{escaped(name)}: these examples {told_use(used)}: what is measured here is not new." for name, used in sets if used
+    ]
 
 
 def shared_examples(evaluation: Evaluation, escaped: Callable[[str], str] = str) -> str:
@@ -129,21 +120,21 @@ def shared_examples(evaluation: Evaluation, escaped: Callable[[str], str] = str)
     return f"Examples that are in {escaped(evaluation.id.name)}, too: {', '.join(counts)}." if counts else ""
 
 
-def markdown(evaluation: Evaluation, promise: Promise | None) -> str:
+def markdown(evaluation: Evaluation, promise: PromiseCheck) -> str:
     """The tables with what to know about them, as Markdown."""
     tables = [_markdown_table(cells(evaluation)) for cells in (ood_cells, id_cells)]
     return "\n\n".join([*tables, *_notes(evaluation, promise, _escaped_markdown)]) + "\n"
 
 
-def latex(evaluation: Evaluation, promise: Promise | None) -> str:
+def latex(evaluation: Evaluation, promise: PromiseCheck) -> str:
     """The tables as LaTeX with booktabs; what to know about them is in comments."""
     tables = [_latex_table(cells(evaluation)) for cells in (ood_cells, id_cells)]
     notes = [f"% {note}" for note in _notes(evaluation, promise, _one_line)]
     return "\n".join([r"% \usepackage{booktabs}", *notes, tables[0], "", tables[1]]) + "\n"
 
 
-def _notes(evaluation: Evaluation, promise: Promise | None, escaped: Callable[[str], str]) -> list[str]:
-    said = [UNITS, CONVENTION, verdict(evaluation.id.false_alarms, promise), UNKNOWABLE]
+def _notes(evaluation: Evaluation, promise: PromiseCheck, escaped: Callable[[str], str]) -> list[str]:
+    said = [UNITS, CONVENTION, told_promise(promise), *used_before(evaluation, escaped), UNKNOWABLE]
     found = shared_examples(evaluation, escaped)
     return [*said, found] if found else said
 
@@ -185,11 +176,7 @@ def _detection(result: OodResult | Average) -> list[str]:
 
 
 def _with_interval(found: Estimate | Share) -> str:
-    return f"{_percent(found.value)} [{_interval(found)}]"
-
-
-def _interval(found: Estimate | Share) -> str:
-    return f"{_percent(found.low)}, {_percent(found.high)}"
+    return f"{_percent(found.value)} [{_percent(found.low)}, {_percent(found.high)}]"
 
 
 def _percent(share: float) -> str:

@@ -1,16 +1,16 @@
 """What traffic says without a label: how much of it is unknown, and whether the promise still looks true."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from wildood.detect.detector import Detector
+from wildood.evaluate.binomial import Share
 from wildood.evaluate.mixture import FprByShare, UnknownShare, fpr_by_share, unknown_share
 from wildood.evaluate.thresholds import p_values
-from wildood.report.decisions import Decisions
-from wildood.report.promise_check import PromiseCheck, Rate, check_on_known, check_on_traffic, in_percent
+from wildood.experiments.answers import Answers, told_use
+from wildood.experiments.promise_check import PromiseCheck, check_on_known, check_on_traffic
 
 Floats = npt.NDArray[np.float64]
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # values of pi for which the FPR is told
@@ -18,9 +18,7 @@ UNTRUSTED = (
     "the ID scores of this detector are of examples that the classifier may have trained on, and fresh ID data scores "
     "higher: calibrate it on unseen examples, or give some with --id"
 )
-TRAINED_ON = (
-    "this is the data that fit was given as {}, and what a fit has seen is no sample of what it meets: give later traffic"
-)
+USED = "these examples {}, and what a detector was made from is no sample of what it meets: give later traffic"
 
 
 @dataclass(frozen=True)
@@ -36,16 +34,18 @@ class Inspection:
         rejected: the share of the traffic that is rejected.
         promise: whether the promised false-alarm rate still looks true.
         can_tell_fpr: whether the band of the FPR would hold.
+        confidence: with which unknowns must be found, and of every limit.
     """
 
-    traffic: Decisions
-    known: Decisions | None
+    traffic: Answers
+    known: Answers | None
     known_name: str
     untested: str
     unknown: UnknownShare | None
-    rejected: Rate
+    rejected: Share
     promise: PromiseCheck
     can_tell_fpr: bool
+    confidence: float
 
     @property
     def found(self) -> bool:
@@ -63,26 +63,20 @@ class Inspection:
         """The share of OOD accepted for each pi that might be the true one, with its band."""
         if not self.can_tell_fpr or self.known is None:
             return None
-        return fpr_by_share(self.known.margins, self.traffic.margins, 0.0, shares, self.rejected.confidence)
+        return fpr_by_share(self.known.margins, self.traffic.margins, 0.0, shares, self.confidence)
 
     @property
     def says(self) -> str:
         """What is known about the share of unknowns, in one line."""
         if self.unknown is None:
             return f"whether any of this traffic is unknown was not tested: {self.untested}"
-        found, sure = self.unknown, f"at {100 * self.unknown.confidence:g} % confidence"
-        numbers = (
-            f"(estimate {in_percent(found.estimate)}, p = {found.p_value:.2g}; compared with {found.holdout} examples "
-            f"of {'the holdout' if self.known_name == 'holdout' else self.known_name})"
-        )
-        if self.found:
-            share = f"at least {in_percent(found.bound)} of this traffic is unknown"
-            return f"{share} {sure} {numbers}, or its known part is no longer like these"
-        return f"no unknowns are found {sure} {numbers}"
+        compared = f"compared with {'the holdout' if self.known_name == 'holdout' else self.known_name}"
+        unless = "; or its known part is no longer like that" if self.found else ""
+        return f"{self.unknown}, {compared}{unless}"
 
 
 def inspected(
-    detector: Detector, traffic: Decisions, known: Decisions | None = None, *, confidence: float = 0.95, trained_on: str = ""
+    detector: Detector, traffic: Answers, known: Answers | None = None, *, confidence: float = 0.95, used_as: str = ""
 ) -> Inspection:
     """Look at traffic through the scores that a detector gives it.
 
@@ -92,46 +86,35 @@ def inspected(
         known: what it says of ID examples that nothing has trained on; without them the holdout takes their place, if its
             examples were unseen.
         confidence: with which unknowns must be found, and of every limit.
-        trained_on: as what a fit was given this very traffic, if it was.
+        used_as: what this very traffic was to the detector before (`wildood.detect.use`), if it was anything.
 
     >>> import torch, wildood
     >>> detector = wildood.posthoc(torch.nn.Linear(1, 2), wildood.EnergyScore(), holdout=np.zeros((99, 1), dtype="f"))
     >>> detector.holdout_scores, detector.threshold = np.arange(99, dtype="f"), 94.0
     >>> scores, classes = np.append(np.arange(99), [200] * 40), np.zeros(139, int)
-    >>> print(inspected(detector, Decisions.of(detector, scores, classes)).says)
-    at least 18.7 % of this traffic is unknown at 95 % confidence (estimate 23.9 %, p = 2e-10; compared with 99 examples
-    of the holdout), or its known part is no longer like these
+    >>> print(inspected(detector, Answers.of(detector, scores, classes)).says)
+    at least ... % of the wild data is OOD at 95 % confidence (estimate ...; 99 ID and 139 wild scores), compared with
+    the holdout; or its known part is no longer like that
     """
     name = "holdout" if known is None else "--id"
     reference = known if known is not None else _unseen_holdout(detector)
-    untested = TRAINED_ON.format(trained_on) if trained_on else "" if reference is not None else UNTRUSTED
+    untested = USED.format(told_use(used_as)) if used_as else "" if reference is not None else UNTRUSTED
     unknown = None
     if reference is not None and not untested:
         unknown = unknown_share(reference.scores, traffic.scores, confidence)
-    rejected = Rate.of(traffic.rejected, confidence)
+    rejected = Share.of(traffic.rejected, confidence)
     check = (
-        check_on_traffic(detector.promise, None if trained_on else rejected)
+        check_on_traffic(detector.promise, None if used_as else rejected, confidence)
         if known is None
         else check_on_known(detector, known, confidence)
     )
     # The share accepted below thresholds of several classes is no order statistic of the holdout that set them.
     can_tell = unknown is not None and (known is not None or detector.class_thresholds is None)
-    return Inspection(traffic, reference, name, untested, unknown, rejected, check, can_tell)
+    return Inspection(traffic, reference, name, untested, unknown, rejected, check, can_tell, confidence)
 
 
-def used_as(record: dict[str, Any], fingerprint: str) -> str:
-    """As what a fit was given the data with this fingerprint; an empty text if it was not, as far as its record says.
-
-    >>> used_as({"data": {"labelled": "1f", "wild": "2a+3b at pi = 0.1"}}, "3b")
-    'wild'
-    """
-    given: list[tuple[str, str]] = [*record.get("data", {}).items(), ("holdout", record.get("chosen_by", ""))]
-    found = (name for name, text in given if fingerprint in text.partition(" at pi = ")[0].split("+"))
-    return next(found, "")
-
-
-def _unseen_holdout(detector: Detector) -> Decisions | None:
+def _unseen_holdout(detector: Detector) -> Answers | None:
     scores, classes = detector.holdout_scores, detector.holdout_classes
     if detector.promise is None or not detector.promise.unseen or scores is None:
         return None
-    return Decisions.of(detector, scores, np.zeros(len(scores), np.int64) if classes is None else classes)
+    return Answers.of(detector, scores, np.zeros(len(scores), np.int64) if classes is None else classes)

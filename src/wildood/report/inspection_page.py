@@ -10,11 +10,11 @@ import numpy as np
 from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.detect.detector import Detector
+from wildood.evaluate.binomial import in_percent
 from wildood.report import figures
 from wildood.report.gallery import SHOWN, Pictures, can_be_shown, gallery
 from wildood.report.inspection import Inspection
 from wildood.report.page import Panel, Section, definitions, note, page, table
-from wildood.report.promise_check import Rate, in_percent
 from wildood.report.style import INK, UNKNOWN, drawing, percent
 from wildood.report.tables import settings_text
 
@@ -52,12 +52,12 @@ def _lead(found: Inspection, traffic: Images) -> str:
         )
     else:
         first = f"<strong>No unknowns are found</strong> among {count}, at {100 * share.confidence:g} % confidence."
-    return f"<p>{first}</p><p>The detector rejects {in_percent(found.rejected.share)}.</p>"
+    return f"<p>{first}</p><p>The detector rejects {in_percent(found.rejected.value)}.</p>"
 
 
 def _numbers(found: Inspection) -> Panel:
-    sure = f"{100 * found.rejected.confidence:g} %"
-    rows = [["rejected by the detector", in_percent(found.rejected.share), _limits(found.rejected)]]
+    sure = f"{100 * found.confidence:g} %"
+    rows = [["rejected by the detector", in_percent(found.rejected.value), found.rejected.limits]]
     if found.unknown is not None:
         rows = [
             ["unknown, at least", in_percent(found.unknown.bound), f"at {sure} confidence"],
@@ -91,7 +91,7 @@ def _promise(detector: Detector, found: Inspection) -> Panel:
     if detector.promise is not None:
         items["promised" if detector.promise.unseen else "aimed at"] = f"at most {100 * detector.promise.alpha:g} %"
     if check.rate is not None:
-        items["false alarms on --id"] = f"{in_percent(check.rate.share)} ({_limits(check.rate)})"
+        items["false alarms on --id"] = f"{in_percent(check.rate.value)} ({check.rate.limits})"
     if check.by_luck is not None:
         items["p-value"] = f"{check.by_luck:.2g}, of “these are drawn like the holdout”"
     text = (
@@ -101,10 +101,6 @@ def _promise(detector: Detector, found: Inspection) -> Panel:
         "about the promise, for all of them may be unknown; few do, as long as unknowns are few."
     )
     return Panel("Whether the promised false-alarm rate still looks true", says, definitions(items) + note(text))
-
-
-def _limits(rate: Rate) -> str:
-    return f"{100 * rate.lower:.3g} to {in_percent(rate.upper)}"
 
 
 def _histogram(detector: Detector, found: Inspection) -> list[Panel]:

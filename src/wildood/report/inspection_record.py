@@ -9,18 +9,18 @@ from wildood.detect.detector import Detector
 from wildood.detect.network import versions
 from wildood.report.inspection import Inspection
 from wildood.report.labelling import Choice, borderline, label_first, most_ood
-from wildood.report.promise_check import Rate
+from wildood.report.promise_record import promise_record
 
 
 def inspection_record(detector: Detector, found: Inspection, traffic: Images, top: int) -> dict[str, Any]:
     """Everything that was found, and of the examples `top` of each kind.
 
     >>> import numpy as np, torch, wildood
-    >>> from wildood.report.decisions import Decisions
+    >>> from wildood.experiments.answers import Answers
     >>> from wildood.report.inspection import inspected
     >>> x = np.random.default_rng(0).normal(size=(99, 1)).astype("f")
     >>> detector = wildood.posthoc(torch.nn.Linear(1, 2), wildood.EnergyScore(), holdout=x)
-    >>> found = inspected(detector, Decisions.of(detector, *detector.score_and_classify(x)))
+    >>> found = inspected(detector, Answers.of(detector, *detector.score_and_classify(x)))
     >>> record = inspection_record(detector, found, Images(x, where="inbox"), top=3)
     >>> record["wild"], record["examples"], record["found"], [row["why"] for row in record["label_first"]]
     ('inbox', 99, False, ['just rejected', 'just accepted', 'highest score'])
@@ -29,11 +29,11 @@ def inspection_record(detector: Detector, found: Inspection, traffic: Images, to
     return {
         "wild": traffic.where,
         "examples": len(found.traffic.scores),
-        "confidence": found.rejected.confidence,
+        "confidence": found.confidence,
         "found": found.found,
         "unknown": _unknown(found),
-        "rejected": _rate(found.rejected),
-        "promise": _promise(detector, found),
+        "rejected": asdict(found.rejected),
+        "promise": promise_record(detector, found.promise),
         "fpr_by_share": _fpr(found),
         **{name: _rows(choose(found.traffic, top), detector, found, traffic.names) for name, choose in kinds.items()},
         "versions": versions(),
@@ -54,28 +54,12 @@ def _unknown(found: Inspection) -> dict[str, Any]:
     }
 
 
-def _promise(detector: Detector, found: Inspection) -> dict[str, Any]:
-    check = found.promise
-    return {
-        "promised": None if detector.promise is None else asdict(detector.promise),
-        "verdict": check.verdict,
-        "says": check.says,
-        "rate": None if check.rate is None else _rate(check.rate),
-        "by_luck": check.by_luck,
-        "unless_above": check.unless_above,
-    }
-
-
-def _rate(rate: Rate) -> dict[str, Any]:
-    return {"count": rate.count, "examples": rate.examples, "share": rate.share, "lower": rate.lower, "upper": rate.upper}
-
-
 def _fpr(found: Inspection) -> list[dict[str, Any]] | None:
     told = found.fpr()
     if told is None:
         return None
     columns = (told.share, told.fpr, told.lower, told.upper, told.possible)
-    names = ("pi", "fpr", "lower", "upper", "possible")
+    names = ("pi", "fpr", "low", "high", "possible")
     return [dict(zip(names, row, strict=True)) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 

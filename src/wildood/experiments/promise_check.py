@@ -8,41 +8,10 @@ import numpy.typing as npt
 
 from wildood.detect.detector import Detector
 from wildood.detect.promise import Promise
-from wildood.evaluate.binomial import hypergeometric_tail, lower_limit, upper_limit
-from wildood.report.decisions import Decisions
+from wildood.evaluate.binomial import Share, hypergeometric_tail, in_percent
+from wildood.experiments.answers import Answers
 
 Verdict = Literal["no promise", "cannot be told", "holds unless", "holds", "not contradicted", "above", "broken"]
-
-
-@dataclass(frozen=True)
-class Rate:
-    """How many of some examples are rejected, and the exact limits of the rate that this comes from (Clopper-Pearson).
-
-    >>> print(Rate.of(np.arange(200) < 31, confidence=0.95))
-    31 of 200 (15.5 %; 10.8 to 21.3 % at 95 % confidence)
-    """
-
-    count: int
-    examples: int
-    lower: float
-    upper: float
-    confidence: float
-
-    @classmethod
-    def of(cls, rejected: npt.NDArray[np.bool_], confidence: float) -> "Rate":
-        """Of examples drawn independently; either limit fails with at most half of 1 - confidence."""
-        count, examples, level = int(np.sum(rejected)), len(rejected), (1 - confidence) / 2
-        limits = lower_limit(count, examples, level), upper_limit(count, examples, level)
-        return cls(count, examples, *limits, confidence)
-
-    @property
-    def share(self) -> float:
-        """The share that is rejected."""
-        return self.count / self.examples
-
-    def __str__(self) -> str:
-        limits = f"{100 * self.lower:.3g} to {in_percent(self.upper)} at {100 * self.confidence:g} % confidence"
-        return f"{self.count} of {self.examples} ({in_percent(self.share)}; {limits})"
 
 
 @dataclass(frozen=True)
@@ -60,41 +29,42 @@ class PromiseCheck:
 
     verdict: Verdict
     says: str
-    rate: Rate | None = None
+    rate: Share | None = None
     by_luck: float | None = None
     unless_above: float | None = None
 
 
-def check_on_known(detector: Detector, known: Decisions, confidence: float) -> PromiseCheck:
+def check_on_known(detector: Detector, known: Answers, confidence: float) -> PromiseCheck:
     """Compare the rate on ID examples that nothing has trained on with the one that was promised.
 
-    Given the threshold, the number of false alarms is binomial. But a threshold from few examples may lie too low by the
-    luck of their draw, which a promise "on average over holdouts" allows for: it looks broken only if that is no excuse.
+    Given the threshold, the number of false alarms is binomial. But a threshold from few examples may lie too low by
+    the luck of their draw, which a promise "on average over holdouts" allows for, by class as well: it looks broken only
+    if that is no excuse. Where it is kept, it looks broken in at most 1 - confidence of all draws.
 
     >>> import torch, wildood
     >>> detector = wildood.posthoc(torch.nn.Linear(1, 2), wildood.EnergyScore(), holdout=np.zeros((19, 1), dtype="f"))
     >>> detector.holdout_scores, detector.threshold = np.arange(19, dtype="f"), 18.0
     >>> [
-    ...     check_on_known(detector, Decisions.of(detector, scores, np.zeros(200, int)), confidence=0.95).verdict
+    ...     check_on_known(detector, Answers.of(detector, scores, np.zeros(200, int)), confidence=0.95).verdict
     ...     for scores in (np.arange(200) % 19, np.arange(200) % 21, np.arange(200) + 0.0)
     ... ]
     ['holds', 'above', 'broken']
     """
-    promise, rate = detector.promise, Rate.of(known.rejected, confidence)
-    measured = f"{rate} of the ID examples of --id are rejected"
+    promise, rate = detector.promise, Share.of(known.rejected, confidence)
+    measured = f"{rate.told(confidence)} of the ID examples are rejected"
     if promise is None:
         return PromiseCheck("no promise", f"{measured}; nothing was promised", rate)
     most = _most(promise)
     word = f"promise of {most}" if promise.unseen else f"aim of {most}, which is no promise,"
     luck = by_luck(detector, known) if promise.unseen else None
-    if rate.upper <= promise.alpha:
+    if rate.high <= promise.alpha:
         return PromiseCheck("holds", f"{measured}: the {word} holds", rate, luck)
-    if rate.lower <= promise.alpha:
+    if rate.low <= promise.alpha:
         return PromiseCheck("not contradicted", f"{measured}: nothing speaks against the {word}", rate, luck)
     if luck is None:
         says = f"{measured}: the {word} is missed: calibrate on examples that the classifier has not seen"
         return PromiseCheck("above", says, rate)
-    if luck <= 1 - rate.confidence:
+    if luck <= 1 - confidence:
         says = (
             f"{measured}: the {word} looks broken; ID data is no longer like the {promise.examples} holdout examples (p = "
             f"{luck:.2g}): calibrate on newer ones"
@@ -107,29 +77,30 @@ def check_on_known(detector: Detector, known: Decisions, confidence: float) -> P
     return PromiseCheck("above", says, rate, luck)
 
 
-def check_on_traffic(promise: Promise | None, rejected: Rate | None) -> PromiseCheck:
+def check_on_traffic(promise: Promise | None, rejected: Share | None, confidence: float) -> PromiseCheck:
     """What unlabelled traffic alone says of the promise, if it may speak at all.
 
     If a share pi of it is OOD, P(rejected) >= (1 - pi) P(false alarm): with U the upper limit of the share rejected, the
     false-alarm rate is at most U / (1 - pi), and at most alpha as long as pi <= 1 - U / alpha. Nothing follows from more
-    rejections than alpha: they may all be OOD.
+    rejections than alpha: they may all be OOD. The confidence is that of the limits.
 
-    >>> rejected = Rate.of(np.arange(4000) < 60, confidence=0.95)
-    >>> print(check_on_traffic(Promise(alpha=0.05, examples=500, unseen=True), rejected).says)
-    the promise of at most 5 % holds on this traffic unless more than 61.5 % of it is unknown
+    >>> rejected = Share.of((60, 4000), confidence=0.95)
+    >>> print(check_on_traffic(Promise(alpha=0.05, examples=500, unseen=True), rejected, confidence=0.95).says)
+    the promise of at most 5 % holds on this traffic at 95 % confidence, unless more than 61.5 % of it is unknown
     """
     if promise is None or not promise.unseen:
         return PromiseCheck("no promise", "nothing was promised: the threshold does not rest on unseen examples")
     most = f"the promise of {_most(promise)}"
-    if rejected is not None and rejected.upper <= promise.alpha:
-        unless = 1 - rejected.upper / promise.alpha
-        says = f"{most} holds on this traffic unless more than {in_percent(unless)} of it is unknown"
+    if rejected is not None and rejected.high <= promise.alpha:
+        unless = 1 - rejected.high / promise.alpha
+        sure = f"at {100 * confidence:g} % confidence"
+        says = f"{most} holds on this traffic {sure}, unless more than {in_percent(unless)} of it is unknown"
         return PromiseCheck("holds unless", says, unless_above=unless)
     says = f"whether {most} still holds cannot be told from unlabelled traffic: give recent ID examples with --id"
     return PromiseCheck("cannot be told", says)
 
 
-def by_luck(detector: Detector, known: Decisions) -> float:
+def by_luck(detector: Detector, known: Answers) -> float:
     """The p-value of so many false alarms, or more, if these examples and the holdout are drawn alike.
 
     Then, of the n + m scores that meet one threshold, all orders are equally likely, so that the number of the m fresh ones
@@ -139,7 +110,7 @@ def by_luck(detector: Detector, known: Decisions) -> float:
     >>> import torch, wildood
     >>> detector = wildood.posthoc(torch.nn.Linear(1, 2), wildood.EnergyScore(), holdout=np.zeros((19, 1), dtype="f"))
     >>> detector.holdout_scores, detector.threshold = np.arange(19, dtype="f"), 18.0
-    >>> known = Decisions.of(detector, np.array([5.0, 20.0]), np.zeros(2, int))
+    >>> known = Answers.of(detector, np.array([5.0, 20.0]), np.zeros(2, int))
     >>> by_luck(detector, known)  # 2 / 21: the largest of all is one of these two
     0.0952...
     """
@@ -163,12 +134,3 @@ def _tail(threshold: float, held: npt.NDArray[Any], fresh: npt.NDArray[Any]) -> 
     # With ties the rank that was fixed may be higher; a lower one gives a larger p-value.
     rank, accepted = min(int(np.sum(held < threshold)) + 1, len(held)), int(np.sum(fresh <= threshold))
     return hypergeometric_tail(rank, marked=len(held), drawn=rank + accepted, population=len(held) + len(fresh))
-
-
-def in_percent(share: float) -> str:
-    """A share in percent, to three digits.
-
-    >>> in_percent(0.08512), in_percent(0.99999)
-    ('8.51 %', '100 %')
-    """
-    return f"{100 * share:.3g} %"
