@@ -73,7 +73,7 @@ def unknown_share(id_scores: npt.ArrayLike, wild_scores: npt.ArrayLike, confiden
     >>> print(unknown_share(rng.normal(size=4000), wild))
     at least 8.45 % of the wild data is OOD at 95 % confidence (estimate 9.25 %, p = 9.7e-100; ...)
     >>> print(unknown_share(rng.normal(size=4000), rng.normal(size=4000)))
-    no OOD is found at 95 % confidence (estimate 0.027 %, p = 1; 4000 ID and 4000 wild scores)
+    no OOD is found at 95 % confidence (estimate ... %, p = 1; 4000 ID and 4000 wild scores)
     """
     evidence = _all_evidence(id_scores, wild_scores)
     bound = _largest_share(evidence, (1 - check_confidence(confidence)) / len(evidence), 0.0)
