@@ -78,7 +78,7 @@ def table(rows: list[dict[str, Any]], oods: list[str]) -> str:
                 f"{100 * best['fpr95']:.1f} ± {100 * best['fpr95_error']:.1f} | {100 * best['auroc']:.1f} | "
                 f"{100 * best['accuracy']:.1f}"
             )
-            varied = {k: v for k, v in best.get("chosen", best["settings"]).items() if _is_chosen(name, k)}
+            varied = {k: v for k, v in best.get("chosen", best["settings"]).items() if v is not None and _is_chosen(name, k)}
             chosen.append(", ".join(f"{key} {value}" for key, value in varied.items()))
         else:
             lines.append(f"| {name} | {' | '.join(cells)} | {'; '.join(filter(None, chosen))} |")
