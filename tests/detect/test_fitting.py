@@ -171,12 +171,12 @@ def test_uint8_images_go_through_the_input_spec():
 
 PROGRAM = """
 import numpy as np, torch, wildood
-x = np.random.default_rng(0).normal(size=(200, 3)).astype("float32")
+x = np.random.default_rng(0).normal(size=(250, 3)).astype("float32")
 y = (x[:, 0] > 0).astype(int)
 model = torch.nn.Linear(3, 2)
 model.weight.data = torch.tensor([[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])    # right on all of them: nothing to warn of
 model.bias.data.zero_()
-wildood.fit(model, (x[:100], y[:100]), x[:50], (x[100:], y[100:]), verbose={verbose},
+wildood.fit(model, (x[:100], y[:100]), x[200:], (x[100:200], y[100:200]), verbose={verbose},
             schedule=wildood.Schedule(epochs=2, batch=32))
 """
 

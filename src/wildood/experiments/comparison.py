@@ -66,8 +66,8 @@ class Metrics:
             fpr95=fpr_at_tpr(id_scores, ood_scores),
             auroc=auroc(id_scores, ood_scores),
             accuracy=accuracy(classes, test_id[1]),
-            false_alarms=1 - float(np.mean(detector.accepts(id_scores, classes))),
-            caught=1 - float(np.mean(detector.accepts(ood_scores, ood_classes))),
+            false_alarms=float(np.mean(~detector.accepts(id_scores, classes))),
+            caught=float(np.mean(~detector.accepts(ood_scores, ood_classes))),
         )
 
 
