@@ -74,7 +74,7 @@ def test_an_aim_without_a_promise_can_be_missed_but_not_broken(detector):
     detector.promise = Promise(alpha=0.05, examples=400, unseen=False)
     said = [alarms(detector, count, 500) for count in (5, 100)]
     assert [(check.verdict, check.by_luck) for check in said] == [("holds", None), ("above", None)]
-    assert "which is no promise, is missed" in said[1].says
+    assert "(no promise) is missed" in said[1].says
     detector.promise = None
     assert alarms(detector, 5, 500).verdict == "no promise"
 

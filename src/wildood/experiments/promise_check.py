@@ -55,7 +55,7 @@ def check_on_known(detector: Detector, known: Answers, confidence: float) -> Pro
     if promise is None:
         return PromiseCheck("no promise", f"{measured}; nothing was promised", rate)
     most = _most(promise)
-    word = f"promise of {most}" if promise.unseen else f"aim of {most}, which is no promise,"
+    word = f"promise of {most}" if promise.unseen else f"aim of {most} (no promise)"
     luck = by_luck(detector, known) if promise.unseen else None
     if rate.high <= promise.alpha:
         return PromiseCheck("holds", f"{measured}: the {word} holds", rate, luck)
