@@ -212,4 +212,8 @@ def test_a_named_set_works_and_a_missing_one_says_how_to_get_it(place, capsys):
     assert main([*words, "--out", str(place / "d")]) == 0
     assert "labelled examples are in wild, too" in capsys.readouterr().err
     assert main(["fit", "--labelled", "cifar10:train", "--wild", "inbox", "--model", "resnet20", "--out", "x"]) == 2
-    assert "wildood data get cifar10" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "wildood data get cifar10" in said
+    assert "did you mean" not in said
+    assert main(["fit", "--labelled", "cifar11:train", "--wild", "inbox", "--model", "resnet20", "--out", "x"]) == 2
+    assert "did you mean the named set cifar10? See wildood data list" in capsys.readouterr().err

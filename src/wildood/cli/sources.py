@@ -1,6 +1,7 @@
 """Data named on the command line: folders, manifests, arrays and named sets; each says how many examples it gave."""
 
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from wildood.data.catalog import is_named_set, open_set
 from wildood.data.given import numbered_like
 from wildood.data.images import Images
 from wildood.data.opening import open_images
+from wildood.data.published_sets import SETS
 from wildood.data.sources import blocks
 from wildood.detect.detector import Detector
 from wildood.errors import InputError
@@ -57,7 +59,10 @@ def _read(text: str, option: str, options: Any, shape: tuple[Any, Any]) -> Image
         size, channels = shape
         return open_images(text, size, channels=channels, skip_broken=options.skip_broken, cache=options.data_root)
     except InputError as error:
-        raise InputError(f"{option}: {error}") from error
+        elsewhere = Path(text).exists() or is_named_set(text)
+        near = [] if elsewhere else get_close_matches(text.partition(":")[0].lower(), SETS, n=1)
+        hint = f" (or did you mean the named set {near[0]}? See wildood data list)" if near else ""
+        raise InputError(f"{option}: {error}{hint}") from error
 
 
 def _shape(options: Any, like: Images | None) -> tuple[Any, int]:
