@@ -9,6 +9,7 @@ import tomllib
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import wildood
@@ -102,6 +103,12 @@ def test_in_python_a_holdout_without_a_class_keeps_the_numbers_of_the_others(pla
         labelled, wildood.open_images("inbox", size=16), holdout, wildood.Schedule(steps=1, batch=8), 0.2, SPEC, "last", 0
     )
     assert set(all_labels(parts.threshold).tolist()) == {1}
+    says_sky = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16 * 16 * 3, 2))
+    says_sky[1].weight.data.zero_()
+    says_sky[1].bias.data = torch.tensor([0.0, 5.0])
+    rows, still = [], wildood.Schedule(steps=1, batch=8, lr=1e-9)
+    wildood.pretrain(says_sky, labelled, holdout, schedule=still, input=SPEC, verbose=False, on_epoch=rows.append)
+    assert rows[-1]["accuracy"] == 1.0
 
 
 def test_a_size_of_the_users_own(place, capsys):

@@ -131,22 +131,23 @@ def check_overlap(unseen: Source | None, trained_on: list[tuple[str, Source]]) -
     Arrays and files are looked at, datasets are not: reading all of one may take long, and its examples may be random.
     """
     compared = [(name, source) for name, source in trained_on if isinstance(source, ArraySource)]
-    if isinstance(unseen, ArraySource):
-        holdout = contents(unseen)
-        # Data that repeats itself shares examples with fresh data, too.
-        by_chance = 0.01 + 1 - len(np.unique(holdout)) / len(holdout)
-        for name, source in compared:
-            found = int(found_in(holdout, source).sum())
-            if found > by_chance * len(holdout):
+    held = {"holdout": contents(unseen)} if isinstance(unseen, ArraySource) else {}
+    for name, source in compared:
+        own = contents(source) if name == "labelled" else None
+        # One pass over a source that may be large, whatever it is compared with.
+        everything = np.concatenate([*held.values(), np.empty(0, np.uint64)])
+        found = np.isin(everything, own) if own is not None else found_in(everything, source)
+        for other, part in zip(held, np.split(found, np.cumsum([len(each) for each in held.values()]))[:-1], strict=True):
+            # Data that repeats itself shares examples with fresh data, too.
+            by_chance = 0.01 + 1 - len(np.unique(held[other])) / len(part)
+            if other == "holdout" and part.sum() > by_chance * len(part):
                 raise InputError(
-                    f"{found} of the {len(holdout)} holdout examples are in {name}, too: the promise needs examples that "
+                    f"{part.sum()} of the {len(part)} holdout examples are in {name}, too: the promise needs examples that "
                     "are in no training; give others, or no holdout"
                 )
-            _report(found, len(holdout), "holdout", name, source)
-    if len(compared) > 1 and compared[0][0] == "labelled":
-        labelled = contents(compared[0][1])
-        for name, source in compared[1:]:
-            _report(int(found_in(labelled, source).sum()), len(labelled), "labelled", name, source)
+            _report(int(part.sum()), len(part), other, name, source)
+        if own is not None:
+            held["labelled"] = own
 
 
 def _report(found: int, count: int, name: str, other: str, source: Source) -> None:

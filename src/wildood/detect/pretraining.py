@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from wildood.data.given import all_labels, check_labels, labelled_source
+from wildood.data.given import all_labels, check_labels, labelled_source, numbered_like
 from wildood.data.inputs import InputSpec
 from wildood.data.sampling import lent_generator
 from wildood.detect.detector import Example
@@ -67,6 +67,7 @@ def pretrain(
     seed = check_seed(seed)
     with shown(verbose=verbose), lent_generator(seed, "pretrain"):
         known = labelled_source(labelled, "labelled")
+        holdout = numbered_like(labelled, holdout, "holdout")
         unseen = None if holdout is None else Example.of(known).check(labelled_source(holdout, "holdout"), "holdout")
         classifier, classes = copy_classifier(model, known, input, None, uses_features=False)
         check_trainable(classifier)

@@ -1,7 +1,5 @@
 """What a detector has already used some examples for, as far as its record says."""
 
-from typing import Any
-
 from wildood.data.sources import ArraySource, Source
 from wildood.detect.detector import Detector
 
@@ -17,11 +15,14 @@ def used_as(detector: Detector, source: Source) -> str:
     >>> used_as(detector, ArraySource(x)), used_as(detector, ArraySource(x[:40]))
     ('threshold', '')
     """
-    known: dict[str, Any] = {**detector.record.get("data", {}), "holdout ": detector.record.get("chosen_by", "")}
+    known: list[tuple[str, str]] = [
+        *detector.record.get("data", {}).items(),
+        ("holdout", detector.record.get("chosen_by", "")),
+    ]
     prints = {source.fingerprint()}
     if isinstance(source, ArraySource) and source.labels is not None:
         prints.add(ArraySource(source.examples).fingerprint())
-    for name, text in known.items():
+    for name, text in known:
         if prints & set(text.partition(" at pi = ")[0].split("+")):
-            return name.strip()
+            return name
     return ""
