@@ -17,7 +17,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_counts(name):
     count, share, expected = PUBLISHED[name]
-    split = paper_split(50_000, 10_000, count, seed=10, ood_share=share, as_published=True)
+    split = paper_split(50_000, 10_000, count, seed=10, ood_share=share, holdout_from_test=True)
     assert (len(split.wild_ood), len(split.validation_ood), len(split.test_ood)) == expected
     assert (len(split.labelled), len(split.wild_id), len(split.holdout), len(split.test_id)) == (
         25_000,
@@ -45,7 +45,7 @@ def test_published_parts_are_those_of_the_released_order_of_draws(ood):
     valid_id, test_id = released(rng, 10_000, 3_000)
     valid_aux_id, train_aux_id = released(rng, 25_000, 7_500)
     valid_aux_ood, train_aux_ood = released(rng, len(aux_ood), int(0.3 * len(aux_ood)))
-    split = paper_split(50_000, 10_000, ood, seed=10, as_published=True)
+    split = paper_split(50_000, 10_000, ood, seed=10, holdout_from_test=True)
     expected = {
         "labelled": labelled,
         "wild_id": aux_id[train_aux_id],
@@ -60,15 +60,15 @@ def test_published_parts_are_those_of_the_released_order_of_draws(ood):
         assert np.array_equal(getattr(split, name), part), name
 
 
-@pytest.mark.parametrize("as_published", [True, False])
+@pytest.mark.parametrize("holdout_from_test", [True, False])
 @pytest.mark.parametrize("ood", [1_000, (1_000, 300)])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_parts_of_a_set_are_disjoint_and_complete(ood, seed, as_published):
-    split = paper_split(2_000, 400, ood, seed, as_published=as_published)
+def test_parts_of_a_set_are_disjoint_and_complete(ood, seed, holdout_from_test):
+    split = paper_split(2_000, 400, ood, seed, holdout_from_test=holdout_from_test)
     assert sorted(np.concatenate([split.labelled, split.wild_id, split.validation_id])) == list(range(2_000))
-    test = [split.test_id, *([split.holdout] if as_published else [])]
+    test = [split.test_id, *([split.holdout] if holdout_from_test else [])]
     assert sorted(np.concatenate(test)) == list(range(400))
-    assert as_published or np.array_equal(split.holdout, split.validation_id)
+    assert holdout_from_test or np.array_equal(split.holdout, split.validation_id)
     unknown = [split.wild_ood, split.validation_ood, *([split.test_ood] if isinstance(ood, int) else [])]
     assert sorted(np.concatenate(unknown)) == list(range(1_000))
 

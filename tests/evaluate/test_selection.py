@@ -56,3 +56,10 @@ def test_noise_alone_does_not_stop_the_training_early():
     rng = np.random.default_rng(0)
     last = [kept(*[(rng.random(200) < 0.86, np.ones(200, dtype=bool)) for _ in range(5)]) == 4 for _ in range(400)]
     assert np.mean(last) > 0.8
+
+
+def test_released_choice_is_the_first_least_whatever_it_costs_in_accuracy():
+    selection = Selection(as_published=True)
+    for accepted, correct in ((0.95, 0.9), (0.80, 0.9), (0.50, 0.2), (0.50, 0.9), (0.51, 0.9)):
+        selection.see(share(accepted), share(correct))
+    assert selection.kept == 2

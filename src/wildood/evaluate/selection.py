@@ -17,7 +17,8 @@ class Selection:
     Only epochs whose accuracy is within `accuracy_loss` of the first one's (the start's) are considered. All epochs are
     judged on the same examples, so a difference of two shares has the paired standard error sqrt(verdicts that changed) / n.
     Accuracy is given that much grace. The least of many acceptances is least partly by luck: an epoch is separated from it
-    by two standard errors only, and of those that are not separated the longest trained one is kept.
+    by two standard errors only, and of those that are not separated the longest trained one is kept. (`as_published` keeps
+    the first one with the least, whatever its accuracy, as the released code does.)
 
     >>> wild, right = np.arange(100), np.ones(100, dtype=bool)
     >>> selection = Selection()
@@ -29,6 +30,7 @@ class Selection:
     """
 
     accuracy_loss: float = 0.01
+    as_published: bool = False
     seen: int = 0
     kept: int = 0
     start_correct: Mask | None = None
@@ -39,6 +41,10 @@ class Selection:
         number, self.seen = self.seen, self.seen + 1
         if self.start_correct is None or self.least_accepted is None:
             self.start_correct, self.least_accepted = correct, accepted
+            return
+        if self.as_published:
+            if np.mean(accepted) < np.mean(self.least_accepted):
+                self.least_accepted, self.kept = accepted, number
             return
         lost, error = _paired_difference(self.start_correct, correct)
         if lost > self.accuracy_loss + error + 1e-12:

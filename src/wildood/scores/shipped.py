@@ -17,7 +17,17 @@ SHIPPED: dict[str, type[Score]] = {
     for cls in (MaxSoftmax, MaxLogit, EnergyScore, Odin, Mahalanobis, Knn, ReAct, Vim, HeadScore, GodinScore)
 }
 
-POSTHOC: tuple[type[Score], ...] = (MaxSoftmax, MaxLogit, EnergyScore, Odin, Mahalanobis, Knn, ReAct, Vim)
+NAMES: dict[str, type[Score]] = {  # as experiments name them
+    "max-softmax": MaxSoftmax,
+    "max-logit": MaxLogit,
+    "energy": EnergyScore,
+    "odin": Odin,
+    "mahalanobis": Mahalanobis,
+    "knn": Knn,
+    "react": ReAct,
+    "vim": Vim,
+}
+POSTHOC: tuple[type[Score], ...] = tuple(NAMES.values())
 
 
 def scores_table() -> str:

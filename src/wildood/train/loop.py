@@ -26,6 +26,7 @@ from wildood.train.optimiser import sgd
 from wildood.train.progress import logger, progress_bar
 from wildood.train.run_directory import RunDirectory
 
+Keep = Literal["best", "last", "as_published"]
 OnEpoch = Callable[[Row], None]
 OnStep = Callable[[int, Objective], None]
 
@@ -54,14 +55,14 @@ class Training:
     schedule: Schedule
     seed: int
     monitor: Monitor | None = None
-    keep: Literal["best", "last"] = "best"
+    keep: Keep = "best"
     run: RunDirectory | None = None
     on_epoch: OnEpoch | None = None
     on_step: OnStep | None = None
     checkpoint_seconds: float = 10.0
     step: int = field(default=0, init=False)
     history: list[Row] = field(default_factory=list, init=False)
-    selection: Selection = field(default_factory=Selection, init=False)
+    selection: Selection = field(init=False)
     kept: int = field(default=0, init=False)
     loss_sum: Tensor = field(init=False)
     epoch_seconds: float = field(init=False)
@@ -70,6 +71,7 @@ class Training:
     def __post_init__(self) -> None:
         pools = [len(pool) for pool in self.wild.pools] if self.wild is not None else []
         self.per_epoch, self.total = self.schedule.length(len(self.labelled), pools)
+        self.selection = Selection(as_published=self.keep == "as_published")
         self.lagrangian = AugmentedLagrangian(self.objective.duals, self.objective.classifier.device)
         self.optimiser = sgd(self.objective, self.schedule)
         self.labelled_order = ShuffledCycle(len(self.labelled), generator(self.seed, "labelled"))
@@ -84,7 +86,7 @@ class Training:
         with lent_generator(self.seed, "model", self.objective.classifier.device):
             self._resume_or_begin()
             self._train()
-        if self.keep == "best" and self.kept_weights:
+        if self.keep != "last" and self.kept_weights:
             self.objective.load_state_dict(self.kept_weights)
         self.optimiser.zero_grad(set_to_none=True)
         return self.history
@@ -194,11 +196,11 @@ class Training:
         if self.monitor is not None:
             seen = self.monitor(self.objective)
             row |= seen.row
-            if self.keep == "best" and seen.accepted is not None:
+            if self.keep != "last" and seen.accepted is not None:
                 self.selection.see(seen.accepted, seen.correct)
                 self.kept = self.selection.kept
         self.history.append(row)
-        if self.keep == "best" and self.kept == len(self.history) - 1:
+        if self.keep != "last" and self.kept == len(self.history) - 1:
             self.kept_weights = {name: value.detach().clone() for name, value in self.objective.state_dict().items()}
         if self.run is not None:
             self.run.add(row)
@@ -275,7 +277,7 @@ class Training:
         self.epoch_constraints.sums = {name: value.to(device) for name, value in sums.items()}
         self.history, self.kept, self.kept_weights = state["history"], state["kept"], state["kept_weights"]
         chosen = state["selection"]
-        self.selection = Selection(seen=chosen["seen"], kept=chosen["kept"])
+        self.selection.seen, self.selection.kept = chosen["seen"], chosen["kept"]
         if chosen["start_correct"] is not None:
             self.selection.start_correct = chosen["start_correct"].numpy()
             self.selection.least_accepted = chosen["least_accepted"].numpy()

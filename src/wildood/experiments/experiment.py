@@ -1,0 +1,185 @@
+"""An experiment as data: everything that decides the outcome of one run, to and from TOML, with a hash that names it."""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
+from typing import Any, Literal, Self
+
+from wildood.errors import InputError
+from wildood.methods.objective import Method
+from wildood.methods.schedule import Schedule
+from wildood.methods.shipped import SHIPPED as METHODS
+from wildood.models.shipped import SHIPPED as MODELS
+from wildood.scores.score import Score
+from wildood.scores.shipped import NAMES as SCORES
+
+FORMAT = 1  # of what a run means: another one gives other names
+PAPER_MEAN, PAPER_STD = (125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255)
+NONE = "none"  # for a setting whose default is something else; TOML has no word for it
+CHOICES = {"protocol": ("honest", "as_published"), "keep": ("best", "last")}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run: a cell of a table and a seed.
+
+    Settings that are not given are the method's own; they are filled in, so that a run keeps its name only as long as all
+    that decides its outcome stays the same.
+
+    Attributes:
+        id: the ID set: a named one such as `cifar10`, `digits`, or a file below the data root with the arrays
+            train_images, train_labels, test_images and test_labels, such as `cifar10.npz`.
+        test: the OOD sets to test on: named ones, or files with the array `images`.
+        wild: the OOD set in the wild data; None for a run with ID data only.
+        pi: the share of OOD in the wild data.
+        method: `woods`, `oe`, ... (those that train) or `energy`, `odin`, ... (scores on the starting classifier).
+        settings: of the method.
+        schedule: of the training.
+        model: the network's class.
+        model_settings: what it is built with, besides the number of classes.
+        mean: of each channel, as the network takes its input.
+        std: of each channel.
+        start: the starting classifier: trained on the "labelled" part, on "all" of the ID training set, or a file of
+            weights below the data root (of which is assumed that it has seen all of the ID training set).
+        pretraining: the schedule of the starting classifier, where it is to be trained.
+        protocol: "honest": no test example and no OOD label chooses anything; "as_published": the released protocol.
+        keep: which epoch an honest run keeps: the "best" by wild acceptance, as `fit` does, or the "last".
+        seed: decides the split and every draw.
+
+    >>> first = Experiment("cifar10", ("svhn",), "svhn", 0.1, "woods")
+    >>> first.settings["alpha"], first.schedule.steps, first.name == Experiment.from_toml(first.to_toml()).name
+    (0.05, 200, True)
+    """
+
+    id: str
+    test: tuple[str, ...]
+    wild: str | None = None
+    pi: float = 0.0
+    method: str = "woods"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    schedule: Schedule | None = None
+    model: str = "WideResNet"
+    model_settings: Mapping[str, Any] = field(default_factory=dict)
+    mean: tuple[float, ...] = PAPER_MEAN
+    std: tuple[float, ...] = PAPER_STD
+    start: str = "labelled"
+    pretraining: Schedule | None = None
+    protocol: Literal["honest", "as_published"] = "honest"
+    keep: Literal["best", "last"] = "best"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("method", {**METHODS, **SCORES}), ("model", MODELS)):
+            if getattr(self, name) not in allowed:
+                raise InputError(f"an experiment's {name} is {getattr(self, name)!r}: give one of {', '.join(allowed)}")
+        for name, (first, second) in CHOICES.items():
+            if getattr(self, name) not in {first, second}:
+                raise InputError(f"an experiment's {name} is {getattr(self, name)!r}: give {first!r} or {second!r}")
+        for name in ("test", "mean", "std"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if not self.test:
+            raise InputError("an experiment has no OOD set to test on: give test=")
+        if (self.wild is None) != (self.pi == 0) or not 0 <= self.pi <= 1:
+            raise InputError(f"an experiment has wild {self.wild} and pi {self.pi}: give both, or neither")
+        made = self.recipe()
+        if self.wild is None and not isinstance(made, Score) and made.uses_wild:
+            raise InputError(f"{self.method} trains on wild data: give the experiment wild= and pi=")
+        object.__setattr__(self, "settings", dict(made.settings) if isinstance(made, Score) else asdict(made))  # type: ignore[call-overload]
+        if isinstance(made, Score):
+            object.__setattr__(self, "schedule", None)
+        elif self.schedule is None:
+            object.__setattr__(self, "schedule", made.schedule())
+        if self.start not in {"labelled", "all"}:
+            object.__setattr__(self, "pretraining", None)
+        elif self.pretraining is None:
+            object.__setattr__(self, "pretraining", Schedule.pretraining())
+
+    @property
+    def trains(self) -> bool:
+        """Whether the method trains, or scores an unchanged classifier."""
+        return self.method in METHODS
+
+    @property
+    def uses_wild(self) -> bool:
+        """Whether the method learns from the wild data; others may still choose a setting by it."""
+        return self.trains and METHODS[self.method].uses_wild
+
+    @property
+    def stationary(self) -> bool:
+        """Whether what is tested on is what was in the wild (or nothing was)."""
+        return self.wild is None or self.test == (self.wild,)
+
+    @cached_property
+    def name(self) -> str:
+        """A hash of all that decides the outcome: the name of the run."""
+        return self._hash(self.as_dict())
+
+    @cached_property
+    def cell(self) -> str:
+        """A hash of all but settings and seed: runs of one cell are settings to choose among, and repetitions."""
+        return self._hash({key: value for key, value in self.as_dict().items() if key not in {"settings", "seed"}})
+
+    def recipe(self) -> Method | Score:
+        """The method with its settings."""
+        try:
+            if self.method in SCORES:
+                return SCORES[self.method](**self.settings)
+            return METHODS[self.method](**self.settings)
+        except TypeError as error:
+            raise InputError(f"{self.method}: {str(error).partition(') ')[2] or error}") from error
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain data that JSON and TOML can both hold: without what is None, except for settings."""
+        content = asdict(self)
+        content["settings"] = {key: NONE if value is None else value for key, value in self.settings.items()}
+        return _plain(content)
+
+    def to_toml(self) -> str:
+        """As a file that a person can read and change."""
+        content = self.as_dict()
+        tables = {key: value for key, value in content.items() if isinstance(value, dict)}
+        lines = [f"{key} = {json.dumps(value)}" for key, value in content.items() if key not in tables]
+        for key, table in tables.items():
+            lines += ["", f"[{key}]", *(f"{name} = {json.dumps(value)}" for name, value in table.items())]
+        return "\n".join(lines) + "\n"
+
+    @classmethod
+    def from_toml(cls, text: str) -> Self:
+        r"""From a file; what it does not know is refused.
+
+        >>> Experiment.from_toml('id = "cifar10"\ntest = ["svhn"]\nmethod = "energy"\nwind = 3')
+        Traceback (most recent call last):
+        wildood.errors.InputError: an experiment has no 'wind': it has id, test, wild, pi, method, settings, schedule, ...
+        """
+        try:
+            content = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise InputError(f"the experiment is not TOML: {error}") from error
+        known = [setting.name for setting in fields(cls)]
+        unknown = next((key for key in content if key not in known), None)
+        if unknown is not None:
+            raise InputError(f"an experiment has no {unknown!r}: it has {', '.join(known)}")
+        try:
+            for key in {"schedule", "pretraining"} & content.keys():
+                content[key] = Schedule(**content[key])
+            settings = {key: None if value == NONE else value for key, value in content.get("settings", {}).items()}
+            return cls(**content | {"settings": settings})
+        except TypeError as error:
+            raise InputError(f"the experiment does not say all it must: {error}") from error
+
+    @staticmethod
+    def _hash(content: Mapping[str, Any]) -> str:
+        text = json.dumps({"format": FORMAT, **content}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Lists for tuples, nothing for None."""
+    return {
+        key: _plain(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value
+        for key, value in content.items()
+        if value is not None
+    }

@@ -1,0 +1,168 @@
+"""One run, from an experiment to its result."""
+
+import os
+import platform
+import time
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from wildood.data.given import all_labels, labelled_source
+from wildood.detect.detector import Detector, examples_of
+from wildood.detect.fitting import fit
+from wildood.detect.network import versions
+from wildood.detect.scoring import posthoc
+from wildood.errors import WildoodError
+from wildood.evaluate.metrics import accuracy, all_metrics, fpr_standard_error
+from wildood.experiments.division import Division, divide
+from wildood.experiments.experiment import Experiment
+from wildood.experiments.shared_pass import in_features
+from wildood.experiments.starts import starting_classifier
+from wildood.experiments.store import KNOWN, Failure, OnOod, Result, RunStore, Scores
+from wildood.methods.objective import Method
+from wildood.scores.score import Score
+from wildood.train.loop import OnEpoch
+
+
+def run(
+    experiment: Experiment, store: RunStore, root: str | Path | None = None, on_epoch: OnEpoch | None = None
+) -> Result | Failure | None:
+    """Do a run and keep what it found, or why it failed; None if another process is at it, or has done it.
+
+    A run that was cut off goes on from its last checkpoint.
+    """
+    with store.claimed(experiment) as mine:
+        if not mine or store.is_done(experiment) or store.failure(experiment) is not None:
+            return None
+        began = time.monotonic()
+        try:
+            result, scores = _perform(experiment, store, root, on_epoch, lambda: time.monotonic() - began)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other runs go on, and it is told
+            failure = Failure(experiment, _in_one_line(error), traceback.format_exc())
+            store.add_failure(failure)
+            return failure
+        store.add(result, scores)
+        return result
+
+
+def _perform(
+    experiment: Experiment,
+    store: RunStore,
+    root: str | Path | None,
+    on_epoch: OnEpoch | None,
+    seconds: Callable[[], float],
+) -> tuple[Result, Scores]:
+    parts = divide(experiment, root)
+    model = starting_classifier(experiment, parts, store.root, root, on_epoch)
+    recipe = experiment.recipe()
+    if isinstance(recipe, Score) and not recipe.about.gradients:
+        model, parts = in_features(model, parts, store.root)
+    detector = _detector(experiment, recipe, model, parts, store.training(experiment), on_epoch)
+    tests, known, scores = _measured(detector, parts)
+    return Result(
+        experiment,
+        tests,
+        **known,
+        **(_at_end(detector) if experiment.trains else {}),
+        chosen=detector.record.get("chosen") or None,
+        history=detector.history or (),
+        seconds=round(seconds(), 2),
+        about=_about(parts),
+    ), scores
+
+
+def _detector(
+    experiment: Experiment, recipe: Method | Score, model: nn.Module, parts: Division, place: Path, on_epoch: OnEpoch | None
+) -> Detector:
+    """What the method makes of the starting classifier, by the rules of the protocol."""
+    published = experiment.protocol == "as_published"
+    given: dict[str, Any] = {"labelled": parts.labelled, "wild": parts.wild, "holdout": parts.holdout, "input": parts.spec}
+    if isinstance(recipe, Score):
+        return posthoc(model, recipe, **given, ood=parts.validation_ood if published else None, seed=experiment.seed)
+    chooses = published and experiment.uses_wild
+    return fit(
+        model,
+        **given,
+        method=recipe,
+        schedule=experiment.schedule,
+        # Without wild data the last epoch is kept in any case, and "best" leaves half of the holdout to choose epsilon by.
+        keep="as_published" if chooses else experiment.keep if experiment.uses_wild else "best",
+        ood=parts.validation_ood if chooses else None,
+        run_dir=place,
+        seed=experiment.seed,
+        verbose=False,
+        on_epoch=on_epoch,
+    )
+
+
+def _at_end(detector: Detector) -> dict[str, Any]:
+    """What may choose among settings: what data set aside said of the weights that were kept."""
+    start, kept = detector.history[0], detector.history[detector.record["kept_epoch"]]
+    found = {"accuracy_lost": start["accuracy"] - kept["accuracy"]}
+    return found | ({"acceptance": kept["acceptance"]} if "acceptance" in kept else {})
+
+
+def _measured(detector: Detector, parts: Division) -> tuple[dict[str, OnOod], dict[str, Any], Scores]:
+    """Every number, and every score, on the test examples."""
+    id_scores, classes = detector.score_and_classify(examples_of(parts.test_id))
+    labels = all_labels(labelled_source(parts.test_id, "test")).numpy()
+    tests, scores = {}, {KNOWN: id_scores.astype(np.float32)}
+    for name, test in parts.tests.items():
+        ood_scores, ood_classes = detector.score_and_classify(test)
+        found = all_metrics(id_scores, ood_scores)
+        tests[name] = OnOod(
+            fpr95=found.fpr_at_tpr,
+            fpr95_error=fpr_standard_error(id_scores, ood_scores),
+            auroc=found.auroc,
+            aupr_in=found.aupr_in,
+            aupr_out=found.aupr_out,
+            accepted=float(np.mean(detector.accepts(ood_scores, ood_classes))),
+            examples=len(ood_scores),
+        )
+        scores[name] = ood_scores.astype(np.float32)
+    known = {
+        "accuracy": accuracy(classes, labels),
+        "false_alarms": float(np.mean(~detector.accepts(id_scores, classes))),
+        "examples": len(id_scores),
+    }
+    return tests, known, scores
+
+
+def _about(parts: Division) -> dict[str, Any]:
+    """What else decided the numbers, or may explain them: versions, hardware, split."""
+    return {
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "code": code_version(),
+        "hardware": {
+            "machine": platform.machine(),
+            "system": platform.platform(terse=True),
+            "processors": os.cpu_count(),
+            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        },
+        "split": parts.record,
+    }
+
+
+@cache
+def code_version() -> str:
+    """A hash of the source of wildood, which says more than a version number while it is being developed.
+
+    >>> len(code_version())
+    12
+    """
+    files = sorted(Path(__file__).parents[1].rglob("*.py"))
+    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+
+
+def _in_one_line(error: Exception) -> str:
+    said = " ".join(str(error).split())
+    return said if isinstance(error, WildoodError) else f"{type(error).__name__}: {said}"

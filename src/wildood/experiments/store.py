@@ -1,0 +1,183 @@
+"""A directory of runs: a folder for each experiment, named by its hash, that holds its result or why there is none."""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wildood.data.files import write_array_file, write_atomically
+from wildood.data.locks import locked
+from wildood.errors import InputError
+from wildood.experiments.experiment import Experiment
+from wildood.train.history import Row
+
+Scores = Mapping[str, npt.NDArray[np.float32]]
+TOML, RESULT, FAILURE, SCORES, LOCK = "experiment.toml", "result.json", "failure.json", "scores.npz", "lock"
+KNOWN = "id"  # the ID test set among a run's scores
+
+
+@dataclass(frozen=True)
+class OnOod:
+    """What a run's detector does on one OOD test set: shares from 0 to 1.
+
+    Attributes:
+        fpr95: the share accepted when 95 % of the ID test examples are accepted (ID is the positive class).
+        fpr95_error: its standard error for this one run, from the number of examples.
+        auroc: the probability that an OOD example scores higher than an ID example.
+        aupr_in: the average precision with ID as the positive class.
+        aupr_out: with OOD as the positive class.
+        accepted: the share accepted at the deployed threshold, which the holdout set.
+        examples: how many it has.
+    """
+
+    fpr95: float
+    fpr95_error: float
+    auroc: float
+    aupr_in: float
+    aupr_out: float
+    accepted: float
+    examples: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run found.
+
+    Attributes:
+        experiment: what was run.
+        tests: for each OOD test set, by its name in the experiment.
+        accuracy: of the classifier on the ID test examples, rejected or not.
+        false_alarms: the share of the ID test examples that is rejected at the deployed threshold.
+        examples: how many ID test examples there were.
+        acceptance: the share of the validation data accepted at its ID threshold: of wild data (honest) or of OOD data
+            (as published). It chooses among settings; None where nothing was measured.
+        accuracy_lost: on the holdout, against the starting classifier.
+        chosen: the settings that the score chose for itself, if any.
+        history: of the training.
+        seconds: how long it took, since it was last begun or resumed.
+        about: versions, hardware, split and more: how it was made.
+    """
+
+    experiment: Experiment
+    tests: Mapping[str, OnOod]
+    accuracy: float
+    false_alarms: float
+    examples: int
+    acceptance: float | None = None
+    accuracy_lost: float = 0.0
+    chosen: Mapping[str, Any] | None = None
+    history: Sequence[Row] = ()
+    seconds: float = 0.0
+    about: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that ended with an error: what it was, in one line, and its traceback."""
+
+    experiment: Experiment
+    error: str
+    traceback: str
+
+
+@dataclass(frozen=True)
+class RunStore:
+    """The runs below a directory.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     store, energy = RunStore(Path(place)), Experiment("digits", ("digits",), method="energy")
+    ...     store.add(Result(energy, {}, 0.9, 0.05, 100), {"id": np.zeros(3, "float32")})
+    ...     store.result(energy).accuracy, [len(store.results()), len(store.failures())], store.scores(energy)["id"].shape
+    (0.9, [1, 0], (3,))
+    """
+
+    root: Path
+
+    def place(self, experiment: Experiment) -> Path:
+        """The folder of a run."""
+        return self.root / experiment.name
+
+    @contextmanager
+    def claimed(self, experiment: Experiment) -> Iterator[bool]:
+        """Take a run for oneself, which gives False if another process has it; a process that ends gives it back."""
+        place = self.place(experiment)
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{self.root} cannot be written to ({error.strerror}): give another --runs") from error
+        with locked(place / LOCK) as mine:
+            if mine and not (place / TOML).exists():
+                write_atomically(place / TOML, experiment.to_toml().encode())
+            yield mine
+
+    def training(self, experiment: Experiment) -> Path:
+        """Where a training keeps its checkpoints until it is done."""
+        return self.place(experiment) / "training"
+
+    def add(self, result: Result, scores: Scores) -> None:
+        """Write what a run found, whole or not at all; its checkpoints go."""
+        place = self.place(result.experiment)
+        write_atomically(place / TOML, result.experiment.to_toml().encode())
+        write_array_file(place / SCORES, **scores)
+        content = _as_json(result)
+        write_atomically(place / RESULT, (json.dumps(content, indent=1) + "\n").encode())  # last: now it is done
+        (place / FAILURE).unlink(missing_ok=True)
+        shutil.rmtree(self.training(result.experiment), ignore_errors=True)
+
+    def add_failure(self, failure: Failure) -> None:
+        """Write why a run has no result."""
+        content = {"error": failure.error, "traceback": failure.traceback}
+        write_atomically(self.place(failure.experiment) / FAILURE, (json.dumps(content, indent=1) + "\n").encode())
+
+    def forget_failure(self, experiment: Experiment) -> None:
+        """Let a run that failed be tried again."""
+        (self.place(experiment) / FAILURE).unlink(missing_ok=True)
+
+    def is_done(self, experiment: Experiment) -> bool:
+        """Whether a run has a result."""
+        return (self.place(experiment) / RESULT).exists()
+
+    def failure(self, experiment: Experiment) -> Failure | None:
+        """Why a run has no result, or None if it has not failed."""
+        path = self.place(experiment) / FAILURE
+        if not path.exists() or self.is_done(experiment):
+            return None
+        return Failure(experiment, **json.loads(path.read_text(encoding="utf-8")))
+
+    def result(self, experiment: Experiment) -> Result:
+        """What a run found."""
+        content = json.loads((self.place(experiment) / RESULT).read_text(encoding="utf-8"))
+        tests = {name: OnOod(**found) for name, found in content.pop("tests").items()}
+        return Result(experiment=experiment, tests=tests, **content)
+
+    def scores(self, experiment: Experiment) -> dict[str, npt.NDArray[np.float32]]:
+        """The scores of the test examples: of each OOD set by its name, and of the ID set as "id"."""
+        with np.load(self.place(experiment) / SCORES) as file:
+            return dict(file)
+
+    def experiments(self) -> list[Experiment]:
+        """Every run of the directory, done or not."""
+        files = sorted(self.root.glob(f"*/{TOML}"))
+        found = [(file.parent.name, Experiment.from_toml(file.read_text(encoding="utf-8"))) for file in files]
+        return [experiment for name, experiment in found if experiment.name == name]  # others: of another version
+
+    def results(self) -> list[Result]:
+        """Every result of the directory."""
+        return [self.result(experiment) for experiment in self.experiments() if self.is_done(experiment)]
+
+    def failures(self) -> list[Failure]:
+        """Every run of the directory that failed and has no result."""
+        found = (self.failure(experiment) for experiment in self.experiments())
+        return [failure for failure in found if failure is not None]
+
+
+def _as_json(result: Result) -> dict[str, Any]:
+    content = {name: value for name, value in vars(result).items() if name != "experiment"}
+    return {**content, "tests": {name: vars(found) for name, found in result.tests.items()}}

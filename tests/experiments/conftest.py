@@ -1,0 +1,43 @@
+import numpy as np
+import pytest
+
+from wildood.experiments.experiment import Experiment
+from wildood.methods.schedule import Schedule
+
+
+@pytest.fixture(scope="session")
+def small_root(tmp_path_factory):
+    """A data root with an ID set of two classes of noisy 8 x 8 images and two OOD sets."""
+    root, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+
+    def images(count, level):
+        return np.clip(rng.normal(level, 40, (count, 8, 8, 3)), 0, 255).astype(np.uint8)
+
+    def known(count):
+        labels = np.arange(count) % 2
+        return images(count, np.where(labels, 190, 60)[:, None, None, None]), labels
+
+    (train, train_labels), (test, test_labels) = known(400), known(200)
+    arrays = {"train_images": train, "train_labels": train_labels, "test_images": test, "test_labels": test_labels}
+    np.savez(root / "known.npz", **arrays)
+    np.savez(root / "grey.npz", images=images(200, 128))
+    np.savez(root / "white.npz", images=images(150, 250))
+    return root
+
+
+@pytest.fixture(scope="session")
+def small():
+    """An experiment on the small sets that takes a second."""
+    return Experiment(
+        "known.npz",
+        ("grey.npz",),
+        "grey.npz",
+        0.2,
+        "woods",
+        schedule=Schedule(steps=6, batch=16),
+        model="SmallCNN",
+        model_settings={"channels": 3, "width": 4, "hidden": 8},
+        mean=(0.5, 0.5, 0.5),
+        std=(0.25, 0.25, 0.25),
+        pretraining=Schedule(epochs=3, batch=32, lr=0.05),
+    )

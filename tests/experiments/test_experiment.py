@@ -1,0 +1,99 @@
+import dataclasses
+
+import pytest
+
+from wildood.errors import InputError
+from wildood.experiments.experiment import Experiment
+from wildood.experiments.grids import GRIDS, grid
+from wildood.methods.schedule import Schedule
+from wildood.methods.woods import Woods
+
+
+def test_hash_of_an_experiment_stays_what_it_is():
+    # All settings are given, so that only the format of the hash is pinned, not a default.
+    published = dataclasses.asdict(Woods.as_published(gamma=1.1, mu2=2.0))
+    schedule = Schedule(epochs=100, lr=1e-3, duals="epoch", epoch="shortest")
+    experiment = Experiment(
+        "cifar10", ("svhn",), "svhn", 0.1, "woods", published, schedule, start="weights/a.safetensors", seed=3
+    )
+    assert experiment.name == "a1f13f418eae"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"pi": 0.2},
+        {"settings": {"alpha": 0.1}},
+        {"schedule": Schedule(steps=100)},
+        {"test": ("svhn", "textures")},
+        {"protocol": "as_published"},
+        {"keep": "last"},
+        {"model_settings": {"depth": 16}},
+        {"start": "all"},
+        {"pretraining": Schedule(epochs=1)},
+    ],
+)
+def test_whatever_decides_the_outcome_changes_the_name(change):
+    before = Experiment("cifar10", ("svhn",), "svhn", 0.1)
+    assert dataclasses.replace(before, **change).name != before.name
+
+
+def test_settings_that_are_not_given_are_filled_in_so_a_new_default_gives_a_new_name():
+    assert Experiment("cifar10", ("svhn",), "svhn", 0.1).settings == dataclasses.asdict(Woods())
+    assert Experiment("cifar10", ("svhn",), "svhn", 0.1, settings=dataclasses.asdict(Woods())).name == (
+        Experiment("cifar10", ("svhn",), "svhn", 0.1).name
+    )
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_every_experiment_of_every_grid_survives_toml(name):
+    for experiment in grid(name, seeds=1):
+        again = Experiment.from_toml(experiment.to_toml())
+        assert again == experiment
+        assert again.name == experiment.name
+
+
+def test_a_setting_that_is_none_where_the_default_is_not_survives_toml():
+    published = Experiment("cifar10", ("svhn",), "svhn", 0.1, settings=dataclasses.asdict(Woods.as_published()))
+    assert Experiment.from_toml(published.to_toml()).settings["beta_max"] is None
+
+
+def test_cell_is_the_same_for_settings_and_seeds_and_another_for_anything_else():
+    first = Experiment("cifar10", ("svhn",), "svhn", 0.1, "oe", {"weight": 0.1})
+    assert first.cell == dataclasses.replace(first, settings={"weight": 1.0}, seed=4).cell
+    assert first.cell != dataclasses.replace(first, pi=0.2).cell
+
+
+def test_scores_have_no_schedule_and_weights_need_no_pretraining():
+    assert Experiment("cifar10", ("svhn",), method="energy", schedule=Schedule(steps=3)).schedule is None
+    assert Experiment("cifar10", ("svhn",), method="energy", start="weights/a.safetensors").pretraining is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"method": "wood"}, "method is 'wood'"),
+        ({"model": "VGG"}, "model is 'VGG'"),
+        ({"protocol": "dishonest"}, "protocol is 'dishonest'"),
+        ({"keep": "first"}, "keep is 'first'"),
+        ({"test": ()}, "no OOD set to test on"),
+        ({"pi": 0.0}, "give both, or neither"),
+        ({"pi": 1.5}, "give both, or neither"),
+        ({"wild": None}, "give both, or neither"),
+        ({"wild": None, "pi": 0.0}, "woods trains on wild data"),
+        ({"settings": {"alhpa": 0.1}}, "alhpa"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes, said):
+    with pytest.raises(InputError, match=said):
+        Experiment(**{"id": "cifar10", "test": ("svhn",), "wild": "svhn", "pi": 0.1} | changes)
+
+
+@pytest.mark.parametrize(
+    "text", ["id = ", 'id = "cifar10"', 'id = "a"\ntest = ["b"]\nmethod = "energy"\n[schedule]\nstep = 3']
+)
+def test_toml_that_is_not_an_experiment_is_refused_in_one_line(text):
+    with pytest.raises(InputError) as refused:
+        Experiment.from_toml(text)
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,170 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from wildood.errors import TrainingError
+from wildood.experiments import runner
+from wildood.experiments.runner import run_all, work
+from wildood.experiments.running import run
+from wildood.experiments.store import Failure, Result, RunStore
+from wildood.methods.schedule import Schedule
+
+RUN_ALL = """
+import sys
+from pathlib import Path
+from wildood.experiments.experiment import Experiment
+from wildood.experiments.runner import run_all
+from wildood.experiments.store import RunStore
+
+if __name__ == "__main__":
+    runs, root, *files = sys.argv[1:]
+    experiments = [Experiment.from_toml(Path(file).read_text()) for file in files]
+    run_all(experiments, RunStore(Path(runs)), root, workers=2, told=lambda ended: None)
+"""
+
+
+@pytest.fixture(scope="module")
+def several(small):
+    """Runs that take a moment, and one that checkpoints for long enough to be cut off in its middle."""
+    longer = replace(small, schedule=Schedule(steps=250, batch=16), seed=1)
+    return [small, replace(small, method="energy", settings={}, wild=None, pi=0.0), longer]
+
+
+@pytest.fixture(scope="module")
+def alone(several, small_root, tmp_path_factory):
+    """What the runs find if nothing disturbs them."""
+    store = RunStore(tmp_path_factory.mktemp("alone"))
+    run_all(several, store, small_root, workers=2, told=lambda _: None)
+    return outcome(store)
+
+
+def outcome(store):
+    """All that does not depend on the clock."""
+    timed = {"images_per_second", "seconds_left"}
+    return {
+        found.experiment.name: (
+            dict(found.tests),
+            found.accuracy,
+            [{key: value for key, value in row.items() if key not in timed} for row in found.history],
+        )
+        for found in store.results()
+    }
+
+
+def start(script, runs, root, experiments, place):
+    """A runner in a process of its own."""
+    files = []
+    for experiment in experiments:
+        files.append(place / f"{experiment.name}.toml")
+        files[-1].write_text(experiment.to_toml())
+    (place / "run_all.py").write_text(script)
+    return subprocess.Popen([sys.executable, place / "run_all.py", runs, root, *files], start_new_session=True)
+
+
+def until(condition):
+    """Wait for something that must come."""
+    for _ in range(1200):
+        if condition():
+            return
+        time.sleep(0.05)
+    pytest.fail("it did not come in a minute")
+
+
+def children_of(pid):
+    """The worker processes of a runner."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = process.joinpath("stat").read_text().rpartition(")")[2].split()[1]
+            is_worker = b"spawn_main" in process.joinpath("cmdline").read_bytes()
+        except OSError:  # it has ended
+            continue
+        if int(parent) == pid and is_worker:
+            found.append(int(process.name))
+    return found
+
+
+def test_runs_are_done_by_workers_and_each_is_told(several, small_root, tmp_path, alone):
+    store, told = RunStore(tmp_path), []
+    ended = run_all(several, store, small_root, workers=2, told=told.append)
+    assert {each.experiment.name for each in told} == {each.name for each in several}
+    assert all(isinstance(each, Result) for each in ended)
+    assert outcome(store) == alone
+    assert run_all(several, store, small_root, workers=2, told=told.append) == []
+
+
+def test_a_failed_run_does_not_stop_the_others_and_is_tried_again_by_the_next_call(small, small_root, tmp_path):
+    wrong, store = replace(small, test=("none.npz",), wild="none.npz"), RunStore(tmp_path)
+    run(wrong, store, small_root)
+    ended = run_all([wrong, small], store, small_root, workers=2, told=lambda _: None)
+    assert {each.experiment.name: type(each) for each in ended} == {wrong.name: Failure, small.name: Result}
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="finds processes in /proc")
+def test_killed_runner_loses_and_doubles_nothing_and_its_workers_stop(several, small_root, tmp_path, alone):
+    runs = tmp_path / "runs"
+    store, longer = RunStore(runs), several[-1]
+    process = start(RUN_ALL, runs, small_root, several, tmp_path)
+    until(lambda: store.is_done(several[0]) and (store.training(longer) / "history.jsonl").exists())
+    workers = children_of(process.pid)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+    done = {each.name: (store.place(each) / "result.json").stat().st_mtime_ns for each in several if store.is_done(each)}
+    assert several[0].name in done
+    run_all(several, store, small_root, workers=2, told=lambda _: None)
+    for name, written in done.items():
+        assert (runs / name / "result.json").stat().st_mtime_ns == written
+    assert outcome(store) == alone
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="finds processes in /proc")
+def test_killed_worker_is_replaced_and_its_run_goes_on(several, small_root, tmp_path, alone):
+    runs = tmp_path / "runs"
+    store, longer = RunStore(runs), several[-1]
+    process = start(RUN_ALL, runs, small_root, several, tmp_path)
+    until(lambda: (store.training(longer) / "history.jsonl").exists())
+    for worker in children_of(process.pid):
+        os.kill(worker, signal.SIGKILL)
+    assert process.wait() == 0
+    assert outcome(store) == alone
+
+
+def test_two_runners_on_one_directory_share_the_work(several, small_root, tmp_path, alone):
+    runs = tmp_path / "runs"
+    places = [tmp_path / name for name in ("first", "second")]
+    for place in places:
+        place.mkdir()
+    processes = [start(RUN_ALL, runs, small_root, several, place) for place in places]
+    assert [process.wait() for process in processes] == [0, 0]
+    assert outcome(RunStore(runs)) == alone
+    assert not list(runs.glob("*/training"))
+
+
+def test_workers_that_keep_dying_are_told_instead_of_started_for_ever(small, small_root, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "work", len)  # which takes no such arguments
+    with pytest.raises(TrainingError, match=r"keep dying \(exit code 1\) with 1 runs left"):
+        run_all([small], RunStore(tmp_path), small_root, workers=2, told=lambda _: None)
+
+
+def test_a_worker_without_its_parent_stops_before_the_next_run(small, small_root, tmp_path):
+    with pytest.raises(SystemExit):
+        work([small], tmp_path, small_root, parent=-1, threads=1)
+    assert not RunStore(tmp_path).is_done(small)
+
+
+def test_a_run_of_another_version_is_left_out_of_the_results(small, small_root, tmp_path):
+    store = RunStore(tmp_path)
+    run_all([small], store, small_root, workers=2, told=lambda _: None)
+    other = tmp_path / "0123456789ab"
+    other.mkdir()
+    (other / "experiment.toml").write_text(small.to_toml())
+    (other / "result.json").write_text(json.dumps({}))
+    assert [found.experiment for found in store.results()] == [small]

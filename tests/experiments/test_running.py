@@ -1,0 +1,134 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from wildood.detect.scoring import posthoc
+from wildood.experiments.comparison import METHODS, Metrics, detector_of
+from wildood.experiments.digits import SPEC, digits, one_thread, starting_classifier
+from wildood.experiments.division import divide
+from wildood.experiments.grids import grid, only
+from wildood.experiments.running import run
+from wildood.experiments.starts import start_name
+from wildood.experiments.starts import starting_classifier as start_of
+from wildood.experiments.store import Failure, Result, RunStore
+from wildood.scores.shipped import NAMES
+
+
+def test_a_run_is_what_fit_makes_of_the_same_data_and_classifier(tmp_path):
+    experiment = only(grid("digits", seeds=1), ["method=woods", "pi=0.1"])[0]
+    with one_thread():
+        found = run(experiment, RunStore(tmp_path))
+        parts = digits(0)
+        detector = detector_of(starting_classifier(parts.labelled, 0), METHODS["WOODS"], parts, SPEC, seed=0)
+    expected = Metrics.of(detector, parts.test_id, parts.test_ood)
+    test = found.tests["digits"]
+    assert (test.fpr95, test.auroc, found.accuracy) == (expected.fpr95, expected.auroc, expected.accuracy)
+    assert (found.false_alarms, 1 - test.accepted) == pytest.approx((expected.false_alarms, expected.caught))
+    assert found.acceptance == detector.history[detector.record["kept_epoch"]]["acceptance"]
+
+
+def test_result_is_kept_with_what_it_takes_to_make_it_again(small, small_root, tmp_path):
+    store = RunStore(tmp_path)
+    found = run(small, store, small_root)
+    assert isinstance(found, Result)
+    kept = store.result(small)
+    assert kept.tests == found.tests
+    assert kept.experiment == small
+    assert kept.about["versions"]["torch"] == torch.__version__
+    assert kept.about["split"] == divide(small, small_root).record
+    assert {"code", "hardware", "finished"} <= set(kept.about)
+    assert kept.seconds > 0
+    assert [row["step"] for row in kept.history] == [0, 6]
+    scores = store.scores(small)
+    assert {name: len(values) for name, values in scores.items()} == {"id": 200, "grey.npz": 60}
+    assert not store.training(small).exists()
+
+
+def test_a_run_that_is_done_or_claimed_is_not_done_again(small, small_root, tmp_path):
+    store = RunStore(tmp_path)
+    with store.claimed(small) as mine:
+        assert mine
+        assert run(small, RunStore(tmp_path), small_root) is None
+    assert run(small, store, small_root) is not None
+    before = (store.place(small) / "result.json").read_bytes()
+    assert run(small, store, small_root) is None
+    assert (store.place(small) / "result.json").read_bytes() == before
+
+
+def test_a_failed_run_is_recorded_with_its_error_and_is_tried_again_when_it_is_forgotten(small, small_root, tmp_path):
+    store, wrong = RunStore(tmp_path), replace(small, test=("none.npz",), wild="none.npz")
+    failure = run(wrong, store, small_root)
+    assert isinstance(failure, Failure)
+    assert "none.npz is not there" in failure.error
+    assert "InputError" in failure.traceback
+    assert store.failures() == [failure]
+    assert run(wrong, store, small_root) is None
+    store.forget_failure(wrong)
+    assert isinstance(run(wrong, store, small_root), Failure)
+
+
+def test_an_error_that_is_not_ours_is_recorded_by_its_kind(small, small_root, tmp_path, monkeypatch):
+    monkeypatch.setattr("wildood.experiments.running.divide", lambda *_: 1 / 0)
+    failure = run(small, RunStore(tmp_path), small_root)
+    assert failure.error == "ZeroDivisionError: division by zero"
+
+
+def test_starting_classifier_is_trained_once_for_all_that_start_from_it(small, small_root, tmp_path, monkeypatch):
+    trained = []
+    real = __import__("wildood.detect.pretraining", fromlist=["pretrain"]).pretrain
+    monkeypatch.setattr("wildood.experiments.starts.pretrain", lambda *a, **k: trained.append(1) or real(*a, **k))
+    store = RunStore(tmp_path)
+    for change in ({}, {"method": "oe", "settings": {}}, {"method": "energy", "settings": {}, "wild": None, "pi": 0.0}):
+        assert isinstance(run(replace(small, **change), store, small_root), Result)
+    assert len(trained) == 1
+    assert isinstance(run(replace(small, seed=1), store, small_root), Result)
+    assert len(trained) == 2  # another labelled part
+
+
+def test_a_classifier_trained_on_all_is_one_for_all_seeds(small):
+    assert start_name(replace(small, start="all")) == start_name(replace(small, start="all", seed=3))
+    assert start_name(small) != start_name(replace(small, seed=3))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not NAMES[name].about.gradients])
+def test_a_score_on_the_shared_pass_is_the_score_on_the_images(small, small_root, tmp_path, name):
+    settings = {"k": 5} if name == "knn" else {}
+    experiment = replace(small, method=name, settings=settings, wild=None, pi=0.0)
+    store = RunStore(tmp_path)
+    found = run(experiment, store, small_root)
+    assert isinstance(found, Result), found
+    parts = divide(experiment, small_root)
+    model = start_of(experiment, parts, tmp_path, small_root)
+    plain = posthoc(model, experiment.recipe(), labelled=parts.labelled, holdout=parts.holdout, input=parts.spec)
+    expected = plain.score(parts.tests["grey.npz"])
+    np.testing.assert_allclose(store.scores(experiment)["grey.npz"], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_scores_share_one_pass_over_the_images(small, small_root, tmp_path, monkeypatch):
+    passes = []
+    real = __import__("wildood.models.outputs", fromlist=["each_output"]).each_output
+    monkeypatch.setattr("wildood.experiments.shared_pass.each_output", lambda *a: passes.append(len(a[1])) or real(*a))
+    store = RunStore(tmp_path)
+    for name in ("energy", "max-softmax", "react"):
+        assert isinstance(run(replace(small, method=name, settings={}, wild=None, pi=0.0), store, small_root), Result)
+    assert sorted(passes) == [60, 60, 200, 200]  # holdout, OOD test, labelled, ID test: once each
+
+
+def test_released_protocol_chooses_the_epoch_by_ood_examples_and_promises_nothing(small, small_root, tmp_path):
+    published = replace(small, protocol="as_published", start="all", schedule=None, settings={})
+    published = replace(published, schedule=replace(small.schedule, duals="epoch", epoch="shortest"))
+    found = run(published, RunStore(tmp_path), small_root)
+    assert isinstance(found, Result), found.traceback
+    least = min(row["acceptance"] for row in found.history)
+    assert found.acceptance == least
+    shares = {round(row["acceptance"] * 42, 6) % 1 for row in found.history}
+    assert shares == {0.0}  # of the 42 validating OOD examples
+
+
+def test_result_file_is_plain_json(small, small_root, tmp_path):
+    store = RunStore(tmp_path)
+    run(small, store, small_root)
+    assert json.loads((store.place(small) / "result.json").read_text())["examples"] == 200
