@@ -5,7 +5,8 @@ import time
 from functools import partial
 
 from wildood.experiments.comparison import outcomes, summary
-from wildood.experiments.digits import digits, one_thread
+from wildood.experiments.digits import digits
+from wildood.experiments.threads import using_threads
 
 
 def main() -> None:
@@ -17,7 +18,7 @@ def main() -> None:
     seeds = arguments.seeds or list(range(5) if arguments.part == "test" else range(100, 108))
     began = time.perf_counter()
     results = []
-    with one_thread():
+    with using_threads(1):
         for outcome in outcomes(seeds, partial(digits, part=arguments.part)):
             results.append((outcome.method, outcome.metrics))
             if outcome.detector.history:

@@ -14,6 +14,9 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import wildood
+from wildood.cli.main import main
+from wildood.cli.options import parse
+from wildood.cli.reproduce import ReproduceOptions
 from wildood.methods.schedule import Schedule
 from wildood.models.resnet import ResNet20
 from wildood.models.small import SmallCNN
@@ -112,6 +115,27 @@ def test_the_python_blocks_run_one_after_the_other(document, tmp_path, monkeypat
         exec(compile("import wildood\n" + block, document, "exec"), space)  # noqa: S102 - our own documents
     assert isinstance(space["detector"], wildood.Detector)
     assert all(torch.equal(before[name], value) for name, value in space["model"].state_dict().items())
+
+
+def test_the_experiment_of_the_document_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("wildood.experiments.experiment.Schedule.pretraining", lambda: Schedule(epochs=2))
+    (block,) = blocks("docs/experiments.md", "python")
+    space = {}
+    exec(compile(block, "docs/experiments.md", "exec"), space)  # noqa: S102 - our own document
+    assert 0 <= space["result"].tests["digits"].fpr95 <= 1
+
+
+def test_the_commands_of_the_experiments_are_those_of_the_program(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("wildood.experiments.planning.TRIED", 2)
+    asked = [shlex.split(line)[1:] for line in commands("docs/experiments.md")]
+    assert {words[0] for words in asked} == {"reproduce", "report"}
+    for words in asked:
+        if words[0] == "reproduce" and "--data-root" not in words:
+            assert main([*words, *(["--dry-run"] if "--dry-run" not in words else [])]) == 0
+        elif words[0] == "reproduce":
+            assert parse(ReproduceOptions, "reproduce", words[1:]).name == "cpu"
 
 
 def test_the_readme_puts_predict_where_argmax_was():

@@ -7,19 +7,20 @@ import torch
 
 from wildood.detect.scoring import posthoc
 from wildood.experiments.comparison import METHODS, Metrics, detector_of
-from wildood.experiments.digits import SPEC, digits, one_thread, starting_classifier
+from wildood.experiments.digits import SPEC, digits, starting_classifier
 from wildood.experiments.division import divide
 from wildood.experiments.grids import grid, only
 from wildood.experiments.running import run
 from wildood.experiments.starts import start_name
 from wildood.experiments.starts import starting_classifier as start_of
 from wildood.experiments.store import Failure, Result, RunStore
+from wildood.experiments.threads import using_threads
 from wildood.scores.shipped import NAMES
 
 
 def test_a_run_is_what_fit_makes_of_the_same_data_and_classifier(tmp_path):
     experiment = only(grid("digits", seeds=1), ["method=woods", "pi=0.1"])[0]
-    with one_thread():
+    with using_threads(1):
         found = run(experiment, RunStore(tmp_path))
         parts = digits(0)
         detector = detector_of(starting_classifier(parts.labelled, 0), METHODS["WOODS"], parts, SPEC, seed=0)
@@ -41,6 +42,7 @@ def test_result_is_kept_with_what_it_takes_to_make_it_again(small, small_root, t
     assert kept.about["split"] == divide(small, small_root).record
     assert {"code", "hardware", "finished"} <= set(kept.about)
     assert kept.seconds > 0
+    assert kept.about["kept_epoch"] in {0, 1}
     assert [row["step"] for row in kept.history] == [0, 6]
     scores = store.scores(small)
     assert {name: len(values) for name, values in scores.items()} == {"id": 200, "grey.npz": 60}

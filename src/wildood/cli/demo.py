@@ -19,8 +19,9 @@ from wildood.cli.options import parse
 from wildood.data.files import write_array_file, write_atomically
 from wildood.errors import InputError
 from wildood.experiments.comparison import METHODS, Outcome, outcomes, summary
-from wildood.experiments.digits import digits, one_thread
+from wildood.experiments.digits import digits
 from wildood.experiments.parts import Parts
+from wildood.experiments.threads import using_threads
 from wildood.report.tables import COLUMNS, cells, plots_installed
 from wildood.train.progress import logger, progress_bar, shown
 
@@ -57,7 +58,7 @@ def run(words: Sequence[str]) -> None:
     seeds = range(options.seeds)
     results: list[Outcome] = []
     with (
-        one_thread(),
+        using_threads(1),
         shown(verbose=not options.quiet),
         progress_bar(len(seeds) * len(METHODS), 0, "comparing", "runs") as bar,
     ):

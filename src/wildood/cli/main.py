@@ -17,6 +17,8 @@ COMMANDS = {
     "fit": 'teach a classifier to say "unknown" from wild data',
     "inspect": "look at traffic: how much of it is unknown, and what to label first",
     "pretrain": "train a classifier, to start from",
+    "reproduce": "run the paper's experiments, or their like for a laptop",
+    "report": "tables, figures and a page of what reproduce has run",
     "score": "score examples with a saved detector: known or unknown, and which class",
     "show": "what a saved detector is, what it promises, how it was made",
 }
@@ -62,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except WildoodError as error:
         return _mistake(str(error))
     except KeyboardInterrupt:
-        resumes = "; called again, training goes on from where it was" if words[0] in {"fit", "pretrain"} else ""
+        resumes = "; called again, training goes on from where it was" if words[0] in {"fit", "pretrain", "reproduce"} else ""
         sys.stderr.write(f"wildood: interrupted{resumes}\n")
         return INTERRUPTED
     except BrokenPipeError:

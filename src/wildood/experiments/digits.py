@@ -1,8 +1,5 @@
 """scikit-learn's digits, real scans of 8 x 8 pixels: 0 to 6 are known, 7 to 9 unknown, pi = 0.1."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import torch
 
@@ -62,17 +59,6 @@ def starting_classifier(labelled: tuple[Images, Labels], seed: int) -> SmallCNN:
     with shown(verbose=False):
         Training(objective, labelled_source(labelled, "labelled"), None, schedule, seed, keep="last").train()
     return model
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """As fast for so small a network, and the same numbers however many threads there are."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _scans() -> tuple[Images, Labels]:

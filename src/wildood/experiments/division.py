@@ -14,6 +14,7 @@ from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.data.opening import open_images
 from wildood.data.published_sets import SETS, find_set
+from wildood.data.root import data_root
 from wildood.data.sources import Part, Source
 from wildood.data.splits import OOD_TRAINING, Numbers, Split, paper_split
 from wildood.data.wild import WildMixture
@@ -192,7 +193,7 @@ def _open(text: str, root: str | Path | None, *, as_published: bool = False) -> 
 
 
 def _file(name: str, root: str | Path | None) -> Path:
-    path = Path(root or ".") / name
+    path = data_root(root) / name
     if not path.exists():
         raise InputError(f"{path} is not there: give the directory that holds it with --data-root")
     return path

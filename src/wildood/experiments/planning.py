@@ -137,9 +137,9 @@ def measured_rate(experiment: Experiment) -> Rate:
     >>> measured_rate(Experiment("digits", ("digits",), method="energy", model="SmallCNN", mean=(0.5,))).looked_at > 0
     True
     """
-    model = untrained_model(experiment, classes=10)
+    model = untrained_model(experiment, classes=10).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     device, side = next(model.parameters()).device, 8 if experiment.model == "SmallCNN" else 32
-    images = torch.zeros(TRIED, len(experiment.mean), side, side, device=device)
+    images = torch.zeros(TRIED, len(experiment.mean), side, side, device=device).to(memory_format=torch.channels_last)
     labels = torch.zeros(TRIED, dtype=torch.long, device=device)
 
     def learn() -> None:

@@ -75,7 +75,7 @@ def _perform(
         chosen=detector.record.get("chosen") or None,
         history=detector.history or (),
         seconds=round(seconds(), 2),
-        about=_about(parts),
+        about=_about(parts, detector),
     ), scores
 
 
@@ -136,7 +136,7 @@ def _measured(detector: Detector, parts: Division) -> tuple[dict[str, OnOod], di
     return tests, known, scores
 
 
-def _about(parts: Division) -> dict[str, Any]:
+def _about(parts: Division, detector: Detector) -> dict[str, Any]:
     """What else decided the numbers, or may explain them: versions, hardware, split."""
     return {
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -149,7 +149,7 @@ def _about(parts: Division) -> dict[str, Any]:
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         },
         "split": parts.record,
-    }
+    } | {name: detector.record[name] for name in ("kept_epoch",) if name in detector.record}
 
 
 @cache

@@ -11,6 +11,7 @@ from torch import nn
 
 from wildood.data.files import dump_tensors, write_atomically
 from wildood.data.locks import locked
+from wildood.data.root import data_root
 from wildood.detect.pretraining import pretrain
 from wildood.errors import InputError
 from wildood.experiments.division import Division
@@ -28,7 +29,7 @@ def starting_classifier(
     """The network with its weights: from a file, or trained here, by whichever process comes first."""
     model = untrained_model(experiment, parts.classes)
     if experiment.start not in {"labelled", "all"}:
-        return _with_weights(model, Path(root or ".") / experiment.start)
+        return _with_weights(model, data_root(root) / experiment.start)
     weights = _weights(experiment, runs)
     place = weights.parent
     place.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """Sections that every report of a training has: how it went, and how it was made."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from wildood.detect.detector import Detector
 from wildood.report import figures
@@ -10,10 +11,27 @@ from wildood.train.history import Row
 
 
 def training_section(detector: Detector) -> Section:
-    """The constraints and multipliers, or the loss; w; and what chose the epoch."""
-    history = detector.history
+    """How the training of a detector went."""
+    return Section("The training", training_panels(detector.history, detector.record))
+
+
+def training_panels(history: Sequence[Row], record: Mapping[str, Any]) -> list[Panel]:
+    """The constraints and multipliers, or the loss; w; and what chose the epoch.
+
+    Args:
+        history: a row for each epoch.
+        record: with the method and its settings, `keep`, and `kept_epoch` where it is known.
+
+    >>> rows = [{"step": 0, "loss": 2.0}, {"step": 5, "loss": 1.5}]
+    >>> [panel.title for panel in training_panels(rows, {"method": {"name": "OutlierExposure"}, "keep": "best"})]
+    ['The loss']
+    """
     last = history[-1]
-    panels = _constraint_panels(detector) if "lambda_false_alarm" in last else [_loss_panel(history)]
+    panels = []
+    if "lambda_false_alarm" in last:
+        panels += _constraint_panels(history, record["method"])
+    elif "loss" in last:
+        panels.append(_loss_panel(history))
     if "w" in last:
         panels.append(
             Panel(
@@ -23,18 +41,19 @@ def training_section(detector: Detector) -> Section:
             )
         )
     if "acceptance" in last:
-        kept = detector.record["kept_epoch"]
-        says = _kept(history, kept, chosen=detector.record["keep"] == "best")
-        panels.append(Panel("Which epoch was kept", says, figures.acceptance("acceptance", history, kept)))
-    return Section("The training", panels)
+        known = record["keep"] == "as_published" or "ood" in record.get("data", {})  # then OOD examples chose
+        kept, aside = record.get("kept_epoch"), "OOD data" if known else "wild data"
+        says = _kept(history, kept, aside, record["keep"])
+        title = "Which epoch was kept" if kept is not None else "What is accepted"
+        panels.append(Panel(title, says, figures.acceptance("acceptance", history, kept, aside)))
+    return panels
 
 
 def _loss_panel(history: Sequence[Row]) -> Panel:
     return Panel("The loss", "What training minimises, as the mean of each epoch.", figures.loss("loss", history))
 
 
-def _constraint_panels(detector: Detector) -> list[Panel]:
-    history, method = detector.history, detector.record["method"]
+def _constraint_panels(history: Sequence[Row], method: Mapping[str, Any]) -> list[Panel]:
     soft = "soft false-alarm rate" if method["name"] == "Woods" else "mean hinge, max(1 + g, 0)"
     limit = "twice the cross-entropy it started with there" if method["tau"] is None else f"set to {method['tau']:g}"
     return [
@@ -60,18 +79,23 @@ def _constraint_panels(detector: Detector) -> list[Panel]:
     ]
 
 
-def _kept(history: Sequence[Row], kept: int, *, chosen: bool) -> str:
-    if chosen and kept == 0:
+def _kept(history: Sequence[Row], kept: int | None, aside: str, keep: str) -> str:
+    if kept is None:
+        return f"The share of the {aside} that was set aside that is accepted, each epoch at its own threshold."
+    if keep != "last" and kept == 0:
         return "No epoch was better than the start, so the starting weights were kept."
     start, end = (100 * history[number]["acceptance"] for number in (0, kept))
     accepted = (
-        f"Of the wild data that was set aside, {end:.1f} % are accepted at the epoch that was kept (step "
+        f"Of the {aside} that was set aside, {end:.1f} % are accepted at the epoch that was kept (step "
         f"{history[kept]['step']:.0f}), {start:.1f} % at the start, each at its own threshold."
     )
-    if not chosen:
+    if keep == "last":
         return f"{accepted} The last epoch is kept, as asked."
+    if keep == "as_published":
+        return f"{accepted} The first epoch with the least is kept, whatever its accuracy, as in the released code."
+    unlabelled = ", and no label of an unknown is needed to see it" if aside == "wild data" else ""
     return (
-        f"{accepted} Less is better, and no label of an unknown is needed to see it. Of the epochs that cannot be told from "
+        f"{accepted} Less is better{unlabelled}. Of the epochs that cannot be told from "
         "the best one on these examples, and that keep the accuracy, the last is kept."
     )
 

@@ -60,13 +60,14 @@ class Drawing:
 
 
 @contextmanager
-def drawing(name: str, says: str, height: float = 2.5) -> Iterator[tuple[Axes, Drawing]]:
+def drawing(name: str, says: str, height: float = 2.5, width: float = 4.4) -> Iterator[tuple[Axes, Drawing]]:
     """Axes to draw on; when the block ends, the drawing holds them as SVG for a page.
 
     Args:
         name: unique in the page; every id in the SVG begins with it.
         says: what the figure shows, for readers who cannot see it.
-        height: in inches; every figure is 4.4 wide, so that its text keeps its size on a phone.
+        height: in inches.
+        width: in inches; 4.4, so that the text keeps its size on a phone, but half of it for one of many.
 
     >>> with drawing("line", "a line") as (axes, drawn):
     ...     _ = axes.plot([0, 1], [0, 1], color=KNOWN)
@@ -75,7 +76,7 @@ def drawing(name: str, says: str, height: float = 2.5) -> Iterator[tuple[Axes, D
     """
     drawn = Drawing()
     with mpl.style.context(["default", _SETTINGS | {"svg.hashsalt": name}]):
-        figure = Figure(figsize=(4.4, height), layout="constrained")
+        figure = Figure(figsize=(width, height), layout="constrained")
         yield figure.subplots(), drawn
         drawn.svg = _inline(figure, name, says)
 
@@ -92,6 +93,7 @@ def _inline(figure: Figure, name: str, says: str) -> str:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the page's fonts have it, or the reader's machine has
         figure.draw_without_rendering()  # settles the layout: savefig alone cuts off labels whose ticks change with it
+        figure.set_layout_engine("none")  # it is settled: once more would take as long as drawing
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]

@@ -1,0 +1,176 @@
+"""`wildood reproduce`: the paper's experiments by name; what is done is kept, what was cut off goes on."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from wildood.cli.options import named, parse
+from wildood.errors import InputError
+from wildood.experiments.experiment import Experiment
+from wildood.experiments.grids import GRIDS, grid, only
+from wildood.experiments.on_ray import run_on_ray
+from wildood.experiments.planning import Plan, plan
+from wildood.experiments.runner import processors, run_all
+from wildood.experiments.store import Failure, Result, RunStore
+from wildood.experiments.threads import using_threads
+from wildood.train.progress import logger, progress_bar, shown
+
+FAILED = 4
+NAMES = "; ".join(f"{name}: {found.what}" for name, found in GRIDS.items())
+
+
+@dataclass(frozen=True)
+class ReproduceOptions:
+    """Run the paper's experiments, or those for a laptop; called again, it goes on where it was.
+
+    Attributes:
+        only: some of them, as in --only method=woods,oe ood=svhn pi=0.1 seed=0.
+        seeds: over how many seeds to repeat them (default: 5; 1 for cpu).
+        runs: the directory that holds the runs; several processes may work in it.
+        data_root: of named sets, and of the files of cpu.
+        protocol: honest (no test example and no OOD label chooses anything) or as_published (what the released
+            code does); default: as_published for the paper's tables, honest for the others.
+        workers: how many runs at a time (default: one for each processor, or 1 with a GPU).
+        ray: run them on a Ray cluster: its address, or local for one on this machine.
+        cpus: of each run on Ray (default: 1).
+        gpus: of each run on Ray, 0.5 for half of one (default: 0, which keeps them from the runs).
+        dry_run: print the plan and stop.
+        quiet: show no progress.
+    """
+
+    name: Annotated[tyro.conf.Positional[str], named("NAME", help=NAMES)]
+    only: Annotated[tuple[str, ...], named("KEY=VALUE [KEY=VALUE ...]")] = ()
+    seeds: Annotated[int | None, named("N")] = None
+    runs: Annotated[Path, named("DIRECTORY")] = Path("runs")
+    data_root: Annotated[Path | None, named("DIRECTORY")] = None
+    protocol: Annotated[Literal["honest", "as_published"] | None, named("{honest,as_published}")] = None
+    workers: Annotated[int | None, named("N")] = None
+    ray: Annotated[str | None, named("ADDRESS")] = None
+    cpus: Annotated[int | None, named("N")] = None
+    gpus: Annotated[float | None, named("N")] = None
+    dry_run: bool = False
+    quiet: bool = False
+
+
+def run(words: Sequence[str]) -> int:
+    """Print the plan, then do what is not done; 4 if a run failed."""
+    options = parse(ReproduceOptions, "reproduce", words)
+    for name in ("seeds", "workers", "cpus"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise InputError(f"--{name} is {value}: give at least 1")
+    _refuse_other_way(options)
+    experiments = only(grid(options.name, options.seeds, options.protocol), options.only)
+    store, workers = RunStore(options.runs), _workers(options)
+    with shown(verbose=not options.quiet):
+        with using_threads(max(1, processors() // workers)):  # as a worker has
+            planned = plan(experiments, store, options.data_root)
+        _print(planned, options.name, workers)
+        if options.dry_run or planned.done == planned.runs:
+            return 0
+        ended = _run(experiments, store, options, workers, planned)
+    failed = [each for each in ended if isinstance(each, Failure)]
+    for failure in failed:
+        sys.stderr.write(f"wildood: failed: {_named(failure.experiment)}: {failure.error}\n")
+    if failed:
+        sys.stderr.write(f"wildood: {len(failed)} of {len(ended)} runs failed; called again, they are tried again\n")
+    sys.stdout.write(f"wildood report {options.runs}: tables, figures and a page of them\n")
+    return FAILED if failed else 0
+
+
+def _run(
+    experiments: Sequence[Experiment], store: RunStore, options: ReproduceOptions, workers: int, planned: Plan
+) -> list[Result | Failure]:
+    done = planned.done
+    with progress_bar(planned.runs, done, "running", "runs") as bar:
+
+        def told(ended: Result | Failure) -> None:
+            nonlocal done
+            done += 1
+            bar.at(done)
+            logger.info("%s  %s", _named(ended.experiment), _said(ended))
+
+        if options.ray is None:
+            return run_all(experiments, store, options.data_root, workers, told)
+        share = (options.cpus or 1, options.gpus or 0.0)
+        return run_on_ray(experiments, store, options.data_root, options.ray, told, *share)
+
+
+def _named(experiment: Experiment) -> str:
+    wild = "" if experiment.wild is None else f"  {_set(experiment.wild)} at pi = {experiment.pi:g}"
+    return f"seed {experiment.seed}  {experiment.method}{wild}"
+
+
+def _said(ended: Result | Failure) -> str:
+    if isinstance(ended, Failure):
+        return f"failed: {ended.error}"
+    fpr = ", ".join(f"{_set(name)} {100 * found.fpr95:.1f}" for name, found in ended.tests.items())
+    return f"FPR95 % {fpr}  accuracy {100 * ended.accuracy:.1f} %  {duration(ended.seconds)}"
+
+
+def _set(name: str) -> str:
+    return name.removesuffix(".npz")
+
+
+def _refuse_other_way(options: ReproduceOptions) -> None:
+    for name in ("cpus", "gpus"):
+        if options.ray is None and getattr(options, name) is not None:
+            raise InputError(f"--{name} is for runs on Ray: give --ray local or --ray ADDRESS, too")
+    if options.ray is not None and options.workers is not None:
+        raise InputError("--workers is for runs without Ray: with --ray, --cpus and --gpus of a run decide it")
+
+
+def _workers(options: ReproduceOptions) -> int:
+    if options.workers is not None:
+        return options.workers
+    if options.ray is not None:  # how large a cluster is, it says when it is asked
+        return max(1, processors() // (options.cpus or 1)) if options.ray == "local" else 1
+    import torch  # noqa: PLC0415 - slow, and only asked about its devices
+
+    return 1 if torch.cuda.is_available() else processors()
+
+
+def _print(planned: Plan, name: str, workers: int) -> None:
+    """The plan as a table."""
+    table = Table("method", "wild OOD", "pi", "tests", "runs", "done", "steps", "time", box=SIMPLE_HEAD, pad_edge=False)
+    for column in (*table.columns[2:3], *table.columns[4:]):
+        column.justify = "right"
+    for row in planned.rows:
+        first = row.experiment
+        done = f"{row.done}" + (f" ({row.failed} failed)" if row.failed else "")
+        wild, pi = ("-", "-") if first.wild is None else (_set(first.wild), f"{first.pi:g}")
+        tests = ", ".join(map(_set, first.test)) if len(first.test) == 1 else f"{len(first.test)} sets"
+        steps = f"{row.steps:,}" if row.steps else "-"
+        table.add_row(first.method, wild, pi, tests, str(row.runs), done, steps, duration(row.seconds))
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 100)
+    console.print(f"{name}: {GRIDS[name].what}\nprotocol {planned.rows[0].experiment.protocol}", markup=False)
+    console.print(table)
+    classifiers = "classifier" if planned.starts == 1 else "classifiers"
+    starts = f", {planned.starts} starting {classifiers} to train first" if planned.starts else ""
+    left = duration(planned.seconds_left / workers)
+    console.print(
+        f"{planned.runs} runs, {planned.done} done{starts}; about {left} left with {workers} at a time, by a measured step",
+        markup=False,
+    )
+
+
+def duration(seconds: float) -> str:
+    """A time for people.
+
+    >>> duration(48), duration(300), duration(7500), duration(400_000)
+    ('48 s', '5 min', '2 h 5 min', '4.6 days')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 172_800:
+        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
+    return f"{seconds / 86_400:.1f} days"

@@ -1,0 +1,186 @@
+"""Many runs on a Ray cluster: a task for each run, which Ray starts again, alone, if the worker that is at it dies."""
+
+import os
+import platform
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from wildood import __version__
+from wildood.data.root import data_root
+from wildood.errors import InputError
+from wildood.experiments.experiment import Experiment
+from wildood.experiments.ray_cluster import connected
+from wildood.experiments.runner import MOST_DEATHS, POLL, Told
+from wildood.experiments.running import code_version, run
+from wildood.experiments.store import Failure, Result, RunStore
+from wildood.train.progress import logger
+
+TO_STOP = 30  # seconds that workers have to save their run after Ctrl-C
+
+
+@dataclass(frozen=True)
+class _Places:
+    """What a worker must know besides its experiment; every path is absolute, for workers stand elsewhere."""
+
+    runs: Path
+    root: Path
+    mark: Path
+    version: str
+    cpus: int
+    gpus: float
+
+
+def run_on_ray(
+    experiments: Sequence[Experiment],
+    store: RunStore,
+    root: str | Path | None,
+    address: str,
+    told: Told,
+    cpus: int = 1,
+    gpus: float = 0.0,
+) -> list[Result | Failure]:
+    """Do those runs that are not done on a Ray cluster; `told` hears of each as it ends.
+
+    The directory of runs and the data must be the same on all nodes. A worker that is killed loses nothing but the steps
+    since its run's last checkpoint. Other callers may work in the same directory, with Ray or without.
+
+    Args:
+        experiments: what to run.
+        store: where the runs are kept.
+        root: of the data.
+        address: of the cluster, or "local" for one on this machine that ends with this call; where the caller is connected
+            to Ray already, that connection is used, and stays.
+        told: called with what each run found, or why it failed.
+        cpus: how many CPUs a run has, and threads of torch.
+        gpus: how many GPUs a run has, or which share of one; a run without any sees none.
+
+    >>> run_on_ray([], RunStore(Path("runs")), None, "local", print)
+    []
+    """
+    waiting = {experiment.name: experiment for experiment in experiments if not store.is_done(experiment)}
+    if not waiting:
+        return []
+    for experiment in waiting.values():
+        store.forget_failure(experiment)
+    with _marked(store.root) as mark, connected(address, cpus, gpus) as ray:
+        places = _Places(
+            runs=store.root.absolute(),
+            root=data_root(root).absolute(),
+            mark=mark,
+            version=__version__,
+            cpus=cpus,
+            gpus=gpus,
+        )
+        task = ray.remote(work).options(name="wildood run", num_cpus=cpus, num_gpus=gpus, max_retries=MOST_DEATHS)
+        running = {task.remote(experiment, places): experiment for experiment in waiting.values()}
+        elsewhere: list[Experiment] = []
+        ended: list[Result | Failure] = []
+        try:
+            while running or elsewhere:
+                ready = _ready(ray, list(running))
+                for reference in ready:
+                    experiment = running.pop(reference)
+                    found = _outcome(ray, reference, experiment, store)
+                    if found is None:
+                        elsewhere.append(experiment)
+                    else:
+                        _warn_of_other_code(found)
+                        ended.append(found)
+                        told(found)
+                if not ready:  # other processes are at those; one of them may have been killed
+                    running |= {task.remote(experiment, places): experiment for experiment in elsewhere}
+                    elsewhere = []
+        except BaseException:
+            _stop(ray, list(running))
+            raise
+    return ended
+
+
+def work(experiment: Experiment, places: _Places) -> Result | Failure | None:
+    """What a worker does: one run; None if another process is at it, or has done it."""
+    if __version__ != places.version:
+        raise InputError(
+            f"the Ray node {platform.node()} has wildood {__version__}, this one {places.version}: install the same on all"
+        )
+    if not places.mark.exists():
+        raise InputError(
+            f"{places.runs} is another directory on the Ray node {platform.node()}: give --runs where all nodes see the same"
+        )
+    if not places.gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves it as it is; they are for those who asked
+    torch.set_num_threads(places.cpus)
+    return run(experiment, RunStore(places.runs), places.root)
+
+
+@contextmanager
+def _marked(runs: Path) -> Iterator[Path]:
+    """A file in the directory of runs, while they go on, by which a worker knows that it sees the same directory."""
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        file = NamedTemporaryFile(dir=runs, prefix="ray-")  # noqa: SIM115 - below; only this may fail as said here
+    except OSError as error:
+        raise InputError(f"{runs} cannot be written to ({error.strerror}): give another --runs") from error
+    with file:
+        yield Path(file.name).absolute()
+
+
+def _ready(ray: ModuleType, references: list[Any]) -> list[Any]:
+    """Those of the tasks that have ended; waits a moment if there is none."""
+    if not references:
+        time.sleep(POLL)
+        return []
+    ready: list[Any] = ray.wait(references, timeout=POLL)[0]
+    return ready
+
+
+def _outcome(ray: ModuleType, reference: Any, experiment: Experiment, store: RunStore) -> Result | Failure | None:
+    """What a task found; None if its run has not ended, because another process is at it."""
+    try:
+        found: Result | Failure | None = ray.get(reference)
+        if found is None and store.is_done(experiment):
+            return store.result(experiment)
+        return found or store.failure(experiment)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, InputError):
+            raise InputError(str(error.cause)) from None  # of this cluster: each run would say the same
+        said = f"{type(error.cause).__name__}: {' '.join(str(error.cause).split())}"
+        failure = Failure(experiment, said, _plain(str(error)))
+    except ray.exceptions.RayError as error:
+        said = (
+            f"the worker died, and so did those that tried again ({type(error).__name__}), perhaps for lack of memory: "
+            "with more --cpus, fewer runs share a machine"
+        )
+        failure = Failure(experiment, said, _plain(str(error)))
+    with store.claimed(experiment) as mine:
+        if not mine:
+            return None
+        store.add_failure(failure)
+    return failure
+
+
+def _plain(text: str) -> str:
+    """Without the colours of a terminal."""
+    return re.sub(r"\x1b\[[\d;]*m", "", text)
+
+
+def _warn_of_other_code(found: Result | Failure) -> None:
+    code = (found.about or {}).get("code") if isinstance(found, Result) else None
+    if code is not None and code != code_version():
+        logger.warning("the run %s was made by other code of wildood (%s) than is here", found.experiment.name, code)
+
+
+def _stop(ray: ModuleType, references: Sequence[Any]) -> None:
+    """Ask workers to save and stop, as Ctrl-C does, and wait for them."""
+    for reference in references:
+        ray.cancel(reference)
+    if references:
+        ray.wait(list(references), num_returns=len(references), timeout=TO_STOP)

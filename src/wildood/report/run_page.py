@@ -1,0 +1,139 @@
+"""The page of one run: what its detector does on each OOD set, how its training went, and how it was made."""
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from wildood.experiments.experiment import Experiment
+from wildood.experiments.store import KNOWN, Failure, Result, Scores
+from wildood.experiments.table_names import METHOD_TITLES, id_title, set_title
+from wildood.report.multiples import SAYS, multiples, score_figure
+from wildood.report.page import Panel, Section, code, definitions, note, table
+from wildood.report.sections import training_panels
+from wildood.report.sortable import sortable_page
+from wildood.report.tables import settings_text
+from wildood.scores.score import Score
+
+BACK = '<p><a href="../report.html">All runs</a></p>'
+_HEADER = ("OOD set", "FPR95 ↓", "AUROC ↑", "AUPR-in ↑", "AUPR-out ↑", "accepted ↓", "examples")
+
+
+def run_title(experiment: Experiment) -> str:
+    """A run in one line.
+
+    >>> run_title(Experiment("cifar10", ("svhn",), "svhn", 0.1, "woods", seed=3))
+    'WOODS on CIFAR-10, SVHN in the wild (π = 0.1), seed 3'
+    """
+    wild = "" if experiment.wild is None else f", {set_title(experiment.wild)} in the wild (π = {experiment.pi:g})"
+    return f"{METHOD_TITLES[experiment.method]} on {id_title(experiment.id)}{wild}, seed {experiment.seed}"
+
+
+def run_page(result: Result, scores: Scores) -> str:
+    """The page of a run that is done; `scores` may lack some sets, or all."""
+    sections = [
+        Section("What it does on each OOD set", [_metrics(result)], wide=True),
+        Section("Scores of the test examples", _histograms(result, scores), wide=True),
+        Section("The training", _training(result)),
+        Section("How it was made", [_making(result), _settings(result.experiment)], wide=True),
+    ]
+    return sortable_page(run_title(result.experiment), _lead(result), [each for each in sections if each.panels])
+
+
+def failure_page(failure: Failure) -> str:
+    """The page of a run that failed."""
+    panels = [
+        Panel("Traceback", "Where it happened, the last call at the end.", code(failure.traceback)),
+        _settings(failure.experiment),
+    ]
+    lead = f"{BACK}<p><strong>This run failed:</strong> {escape(failure.error)}</p>"
+    return sortable_page(run_title(failure.experiment), lead, [Section("What happened", panels, wide=True)])
+
+
+def _lead(result: Result) -> str:
+    caught = [
+        f"<strong>{100 * found.fpr95:.1f} %</strong> of {escape(set_title(name))}" for name, found in result.tests.items()
+    ]
+    return (
+        f"{BACK}<p>When 95 % of the ID test examples are accepted, so are {_and(caught)}. The classifier is right on "
+        f"{100 * result.accuracy:.1f} % of {result.examples:,} ID test examples.</p>"
+    )
+
+
+def _and(parts: list[str]) -> str:
+    """Parts of a sentence: a, b and c.
+
+    >>> _and(["a", "b", "c"]), _and([])
+    ('a, b and c', 'none')
+    """
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts or ["none"])
+
+
+def _metrics(result: Result) -> Panel:
+    rows = [
+        [
+            set_title(name),
+            f"{100 * found.fpr95:.2f} ± {100 * found.fpr95_error:.2f}",
+            *(f"{100 * share:.2f}" for share in (found.auroc, found.aupr_in, found.aupr_out, found.accepted)),
+            f"{found.examples:,}",
+        ]
+        for name, found in result.tests.items()
+    ]
+    chosen_by = (
+        "" if result.acceptance is None else f" Of the validation data, {100 * result.acceptance:.2f} % are accepted."
+    )
+    return Panel(
+        "Test numbers",
+        "In percent. FPR95 has ID as the positive class; its error is that of the number of test examples.",
+        table(_HEADER, rows)
+        + note(
+            f"“Accepted” is the share of OOD that the deployed threshold lets pass; it rejects "
+            f"{100 * result.false_alarms:.2f} % of the {result.examples:,} ID test examples. Accuracy: "
+            f"{100 * result.accuracy:.2f} %; lost on the holdout, against the starting classifier: "
+            f"{100 * result.accuracy_lost:.2f} %.{chosen_by}"
+        ),
+    )
+
+
+def _histograms(result: Result, scores: Scores) -> list[Panel]:
+    drawn = [
+        score_figure(
+            f"scores-{number}",
+            scores.get(KNOWN),
+            scores.get(name),
+            set_title(name),
+            f"{escape(set_title(name))}: FPR95 {100 * found.fpr95:.1f}&nbsp;%",
+        )
+        for number, (name, found) in enumerate(result.tests.items())
+    ]
+    return [Panel("ID against each OOD set", SAYS, multiples(drawn))] if any(drawn) else []
+
+
+def _training(result: Result) -> list[Panel]:
+    if not result.history:
+        return []
+    experiment, about = result.experiment, result.about or {}
+    recipe = experiment.recipe()
+    assert not isinstance(recipe, Score)  # noqa: S101 - what has a history has been trained
+    keep = "as_published" if experiment.protocol == "as_published" and recipe.uses_wild else experiment.keep
+    record = {
+        "method": {"name": type(recipe).__name__, **experiment.settings},
+        "keep": keep,
+        "kept_epoch": len(result.history) - 1 if keep == "last" else about.get("kept_epoch"),
+    }
+    return training_panels(result.history, record)
+
+
+def _making(result: Result) -> Panel:
+    items = {"run": result.experiment.name, "seconds": f"{result.seconds:,.1f}"}
+    if result.chosen:
+        items["settings that it chose"] = settings_text(result.chosen)
+    items |= {name: _told(value) for name, value in (result.about or {}).items()}
+    return Panel("Versions, machine, data", "What was there when it ran.", definitions(items))
+
+
+def _told(value: Any) -> str:
+    return settings_text(value) if isinstance(value, Mapping) else str(value)
+
+
+def _settings(experiment: Experiment) -> Panel:
+    return Panel("experiment.toml", "All that decides the outcome.", code(experiment.to_toml()))

@@ -1,0 +1,126 @@
+"""The figures of a report of many runs: FPR95 over pi, the ID constraint, and the scores of single runs, for each table."""
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import NamedTuple
+
+from wildood.experiments.store import KNOWN, Result
+from wildood.experiments.table_names import paper_set, set_title
+from wildood.experiments.tables import ResultsTable, TableRow
+from wildood.report.multiples import SAYS, multiples, score_figure
+from wildood.report.page import Panel
+from wildood.report.runs import Runs
+from wildood.report.runs_figures import Curve, Point, constraint_of_runs, over_pi
+from wildood.report.table_text import table_title
+from wildood.scores.shipped import NAMES as POSTHOC
+
+WOODS, USUAL_PI, FIGURE_SET = "woods", 0.1, "places365"  # the paper's
+
+
+class Shown(NamedTuple):
+    """A run whose scores are shown: the row it is in, and the OOD set."""
+
+    row: TableRow
+    result: Result
+    ood: str
+
+
+def pi_panels(tables: Sequence[ResultsTable]) -> list[Panel]:
+    """FPR95 over pi, for each table that has several."""
+    return [
+        _pi_panel(f"pi-{number}", table, tables)
+        for number, table in enumerate(tables)
+        if len({row.pi for row in table.rows if row.pi is not None and _figure_set(table) in row.cells}) > 1
+    ]
+
+
+def constraint_panels(runs: Runs) -> list[Panel]:
+    """The ID constraint of the WOODS runs of each table, at one pi."""
+    panels = []
+    for number, table in enumerate(runs.tables):
+        row = _woods(table)
+        found = [runs.by_name[name] for name in row.runs] if row else []
+        histories = [run.history for run in found if any("false_alarm" in each for each in run.history)]
+        if row and histories:
+            tolerance = float(found[0].experiment.settings["tol"])
+            at = f", at π = {row.pi:g}" if row.pi is not None else ""
+            panels.append(
+                Panel(
+                    table_title(table),
+                    f"The false-alarm constraint of {row.title}{at}: the mean of each epoch on labelled data, minus its "
+                    "level α. It is met below 0, and taken as met up to the tolerance.",
+                    constraint_of_runs(f"constraint-{number}", histories, tolerance),
+                )
+            )
+    return panels
+
+
+def score_panels(runs: Runs) -> list[Panel]:
+    """Scores of ID and OOD, of the best post-hoc score and of WOODS, for each OOD set of each table."""
+    panels = []
+    for number, table in enumerate(runs.tables):
+        drawn = [_score_figure(f"scores-{number}-{place}", shown, runs) for place, shown in enumerate(_shown(table, runs))]
+        if any(drawn):
+            panels.append(Panel(table_title(table), SAYS, multiples(drawn)))
+    return panels
+
+
+def _pi_panel(name: str, table: ResultsTable, tables: Sequence[ResultsTable]) -> Panel:
+    ood = _figure_set(table)
+    points: dict[tuple[str, str], list[Point]] = {}
+    for row in table.rows:
+        if row.pi is not None and ood in row.cells:
+            cell = row.cells[ood][0]
+            points.setdefault((row.method, row.title), []).append(Point(row.pi, cell.mean, cell.error))
+    curves = [Curve(method, title, sorted(found)) for (method, title), found in points.items()]
+    without = _best(_without_wild(table, tables), ood)
+    level = None if without is None else (f"{without.title}, without wild data", without.cells[ood][0].mean)
+    return Panel(
+        f"{set_title(ood)}: {table_title(table)}",
+        "FPR95 over the share of OOD in the wild data, with the standard error over the seeds; lower is better."
+        + (" The dotted line is the best of the methods that see no wild data." if level else ""),
+        over_pi(name, curves, level),
+    )
+
+
+def _figure_set(table: ResultsTable) -> str:
+    """Places365, or what stands for it, as in the paper's figure; else the first."""
+    return next((name for name in table.sets if paper_set(name) == FIGURE_SET), table.sets[0])
+
+
+def _without_wild(table: ResultsTable, tables: Sequence[ResultsTable]) -> list[TableRow]:
+    """The methods that see no wild data: in this table, or in another one of the same ID set and protocol."""
+    here = [row for row in table.rows if row.pi is None]
+    alike = [other for other in tables if (other.id, other.protocol) == (table.id, table.protocol)]
+    return here or [row for other in alike for row in other.rows if row.pi is None]
+
+
+def _best(rows: Sequence[TableRow], ood: str) -> TableRow | None:
+    return min((row for row in rows if ood in row.cells), key=lambda row: row.cells[ood][0].mean, default=None)
+
+
+def _woods(table: ResultsTable) -> TableRow | None:
+    """The row of WOODS: at the paper's usual pi if it is there."""
+    rows = [row for row in table.rows if row.method == WOODS and row.runs]
+    return min(rows, key=lambda row: row.pi != USUAL_PI, default=None)
+
+
+def _shown(table: ResultsTable, runs: Runs) -> Iterator[Shown]:
+    """For each OOD set, the best post-hoc score and WOODS: their first seed."""
+    posthoc = [row for row in _without_wild(table, runs.tables) if row.method in POSTHOC]
+    for ood in table.sets:
+        for row in (_best(posthoc, ood), _woods(table)):
+            found = [runs.by_name[name] for name in row.runs if ood in runs.by_name[name].tests] if row else []
+            if row and found:
+                yield Shown(row, min(found, key=lambda run: run.experiment.seed), ood)
+
+
+def _score_figure(name: str, shown: Shown, runs: Runs) -> str:
+    scores, experiment, ood = runs.scores(shown.result), shown.result.experiment, set_title(shown.ood)
+    at = "" if shown.row.pi is None else f", π = {shown.row.pi:g}"
+    says = f"{shown.row.title}{at}, seed {experiment.seed}"
+    caption = (
+        f'{escape(ood)}: <a href="runs/{escape(experiment.name)}.html">{escape(says)}</a>, '
+        f"FPR95 {100 * shown.result.tests[shown.ood].fpr95:.1f}&nbsp;%"
+    )
+    return score_figure(name, scores.get(KNOWN), scores.get(shown.ood), f"{ood} by {says}", caption)

@@ -1,0 +1,85 @@
+import re
+
+import pytest
+
+from wildood.cli.main import main
+from wildood.experiments import grids
+from wildood.experiments.grids import GRIDS, Grid
+from wildood.experiments.store import RunStore
+
+
+@pytest.mark.parametrize(("name", "runs"), [("cifar100-stationary", 515), ("cifar10-pi", 450), ("digits", 150)])
+def test_dry_run_prints_the_plan_and_runs_nothing(name, runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("wildood.experiments.planning.TRIED", 2)  # images, of a network that is slow here
+    assert main(["reproduce", name, "--dry-run", "--runs", str(tmp_path / "runs")]) == 0
+    printed = capsys.readouterr().out
+    assert f"{runs} runs, 0 done" in printed
+    assert not (tmp_path / "runs").exists()
+    rows = [re.split(r"\s{2,}", line.strip()) for line in printed.splitlines() if re.match(r" [a-z]+\S* +(-|\S+) ", line)]
+    assert sum(int(row[4]) for row in rows if row[4].isdecimal()) == runs
+
+
+def test_plan_of_table_1_has_every_method_on_every_set(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("wildood.experiments.planning.TRIED", 2)
+    main(["reproduce", "cifar100-stationary", "--dry-run", "--runs", str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert "Table 1" in printed
+    for ood in grids.PAPER_SETS:
+        for method in grids.TRAINED:
+            assert re.search(rf"{method} +{ood} +0\.1 +{ood}", printed), (method, ood)
+    assert re.search(r"woods +textures .* 30 +0 +2,100", printed)  # 21 batches in an epoch, 100 epochs, 6 settings, 5 seeds
+
+
+def test_what_is_done_is_skipped_and_the_report_comes_next(small, small_root, tmp_path, capsys, monkeypatch):
+    given = Grid("two runs", 2, "honest", lambda _, seed: [grids.replace(small, seed=seed)])
+    monkeypatch.setitem(GRIDS, "small", given)
+    words = ["reproduce", "small", "--runs", str(tmp_path), "--data-root", str(small_root), "--workers", "2"]
+    assert main([*words, "--only", "seed=1"]) == 0
+    assert len(RunStore(tmp_path).results()) == 1
+    assert f"wildood report {tmp_path}" in capsys.readouterr().out
+    assert main(words) == 0
+    told = capsys.readouterr()
+    assert "2 runs, 1 done" in told.out
+    assert told.err.count("FPR95 %") == 1
+    assert main(words) == 0
+    assert "2 runs, 2 done" in capsys.readouterr().out
+
+
+def test_a_failed_run_is_told_and_gives_exit_code_4(small, small_root, tmp_path, capsys, monkeypatch):
+    wrong = grids.replace(small, test=("none.npz",), wild="none.npz")
+    monkeypatch.setitem(GRIDS, "small", Grid("one good, one bad", 1, "honest", lambda *_: [small, wrong]))
+    monkeypatch.setattr("wildood.cli.reproduce.plan", _without_looking)
+    words = ["reproduce", "small", "--runs", str(tmp_path), "--data-root", str(small_root), "--workers", "2", "--quiet"]
+    assert main(words) == 4
+    told = capsys.readouterr().err
+    assert "failed: seed 0  woods  none at pi = 0.2" in told
+    assert "none.npz is not there" in told
+    assert "1 of 2 runs failed; called again, they are tried again" in told
+    assert RunStore(tmp_path).is_done(small)
+
+
+def _without_looking(experiments, *_):
+    """A plan that has not noticed that a file is missing: it may go away later."""
+    from wildood.experiments.planning import Plan, PlanRow  # noqa: PLC0415
+
+    return Plan(tuple(PlanRow(each, 1, 0, 0, 6, 1.0) for each in experiments), 0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["cifar11"], "no experiments are named 'cifar11'"),
+        (["cpu", "--only", "method=wood"], "no method is 'wood' here"),
+        (["digits", "--seeds", "0"], "--seeds is 0"),
+        (["digits", "--workers", "0"], "--workers is 0"),
+        (["digits", "--protocol", "as_published"], "no released protocol"),
+        (["digits", "--cpus", "2"], "give --ray local"),
+        (["cpu", "--data-root", "nowhere", "--dry-run"], "is not there: give the directory"),
+    ],
+)
+def test_a_mistake_is_one_line(words, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", *words]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("\n") == 1

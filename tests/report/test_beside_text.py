@@ -1,0 +1,44 @@
+"""Our numbers beside the paper's, as text."""
+
+import csv
+
+from wildood.experiments.tables import Cell, ResultsTable, TableRow
+from wildood.report.beside_text import beside_csv, beside_markdown
+
+CELLS = {"textures.npz": (Cell(0.0625, 0.003, seeds=5), Cell(0.97, 0.001, seeds=5))}
+WOODS = TableRow("with P_in and P_wild", 0.1, "woods", "WOODS", CELLS, None, 5, {}, 0, ())
+MSP = TableRow("with P_in only", None, "max-softmax", "MSP", CELLS, Cell(0.95, 0.001, seeds=5), 5, {}, 0, ())
+TABLE = ResultsTable("cifar10.npz", True, None, "honest", ("textures.npz",), (MSP, WOODS))
+
+
+def test_markdown_has_ours_the_papers_and_the_difference():
+    title, table = beside_markdown(TABLE).split("\n\n")
+    assert title.startswith(
+        "**cifar10 as ID, each OOD set in the wild that is tested on, honest, beside the paper's Table A1.** "
+    )
+    assert "textures.npz stands in for Textures." in title
+    assert "Bold" not in title
+    assert table.splitlines() == [
+        "| method | block | OOD set | metric | ours | paper | difference | within 2 SE |",
+        "| --- | --- | --- | --- | ---: | ---: | ---: | --- |",
+        r"| MSP | with P\_in only | textures | FPR95 ↓ | 6.25 ± 0.30 | 59.28 | -53.03 |  |",
+        r"| MSP | with P\_in only | textures | AUROC ↑ | 97.00 ± 0.10 | 88.50 | +8.50 |  |",
+        r"| MSP | with P\_in only |  | accuracy ↑ | 95.00 ± 0.10 | 94.84 | +0.16 |  |",
+        r"| WOODS | with P\_in and P\_wild | textures | FPR95 ↓ | 6.25 ± 0.30 | 5.95 ± 0.6 | +0.30 | yes |",
+        r"| WOODS | with P\_in and P\_wild | textures | AUROC ↑ | 97.00 ± 0.10 | 98.79 ± 0.1 | -1.79 | no |",
+    ]
+
+
+def test_a_table_that_the_paper_has_not_gives_nothing():
+    other = ResultsTable("digits", True, None, "honest", ("digits",), (WOODS,))
+    assert beside_markdown(other) == ""
+    assert len(beside_csv([other]).splitlines()) == 1
+
+
+def test_csv_has_the_same_numbers():
+    lines = list(csv.DictReader(beside_csv([TABLE]).splitlines()))
+    assert list(lines[3].values())[1:] == [
+        *("cifar10.npz", "honest", "A1", "with P_in and P_wild", "0.1", "woods", "textures.npz", "fpr95"),
+        *("6.2500", "0.3000", "5.95", "0.6", "0.3000", "yes"),
+    ]
+    assert [lines[2][name] for name in ("pi", "set", "metric", "paper_error", "within_2_se")] == ["", "", "accuracy", "", ""]
