@@ -32,12 +32,14 @@ _HOMES = {
     "WoodsAlt": "wildood.methods.woods_alt",
     "fit": "wildood.detect.fitting",
     "fit_many": "wildood.detect.selecting",
+    "fpr_by_share": "wildood.evaluate.mixture",
     "load": "wildood.detect.storage",
     "open_images": "wildood.data.opening",
     "open_set": "wildood.data.catalog",
     "posthoc": "wildood.detect.scoring",
     "pretrain": "wildood.detect.pretraining",
     "select": "wildood.detect.selecting",
+    "unknown_share": "wildood.evaluate.mixture",
 }
 
 __all__ = [
@@ -67,12 +69,14 @@ __all__ = [
     "WoodsAlt",
     "fit",
     "fit_many",
+    "fpr_by_share",
     "load",
     "open_images",
     "open_set",
     "posthoc",
     "pretrain",
     "select",
+    "unknown_share",
 ]
 
 if TYPE_CHECKING:
@@ -87,6 +91,7 @@ if TYPE_CHECKING:
     from wildood.detect.selecting import fit_many, select
     from wildood.detect.storage import load
     from wildood.errors import CheckpointError, DetectorFileError, InputError, TrainingError, WildoodError
+    from wildood.evaluate.mixture import fpr_by_share, unknown_share
     from wildood.methods.energy_logistic import EnergyLogistic
     from wildood.methods.energy_margin import EnergyMargin
     from wildood.methods.godin import Godin

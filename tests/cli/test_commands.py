@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -208,6 +209,59 @@ def test_a_grid_keeps_the_one_that_accepts_the_least_wild_data(place):
     again = wildood_says(place, "fit", "--config", "g/settings.toml", "--out", "g2")
     assert again.returncode == 0, again.stderr
     assert json.loads((place / "g2" / "ranking.json").read_text())["places"] == ranking["places"]
+    assert (place / "g" / "ranking.json").read_text().endswith("}\n")
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text("utf-8")
+    assert {name for name in (*ranking, *ranking["places"][0]) if f"`{name}`" not in guide} == set()
+    said = (done.stdout + done.stderr).decode()
+    assert said.count("accepts the least of the wild data") == 1
+    before = (place / "g" / "detector.json").read_bytes()
+    assert wildood_says(place, *words, "--out", "g").stdout == done.stdout  # the same one: it has all been done
+    assert (place / "g" / "detector.json").read_bytes() == before
+
+
+def test_what_another_run_made_is_not_replaced(fitted, place):
+    assert wildood_says(place, *OURS, "--method", "oe", "--grid", "weight=0.1,1", "--out", "grid").returncode == 0
+    files = {name: (place / name / "detector.json").read_bytes() for name in ("d", "grid")}
+    for words, told in (
+        ((*OURS, "--grid", "mu2=0.1,1", "--out", "d"), "d/run belongs to another run, of a single method: give another"),
+        ((*OURS, "--method", "oe", "--grid", "weight=1,2", "--out", "grid"), "grid/run belongs to another run: its methods"),
+        ((*OURS, "--out", "grid"), "grid/run belongs to another run: its methods is OutlierExposure-weight=0.1, Out"),
+    ):
+        done = wildood_says(place, *words, "--quiet")
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+        assert told in done.stderr.decode()
+    assert files == {name: (place / name / "detector.json").read_bytes() for name in files}
+
+
+def test_by_class_that_cannot_be_done_is_said_where_the_promise_is(place):
+    done = wildood_says(place, *OURS, "--by-class", "--alpha", "0.03", "--out", "bc", "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.decode().startswith("by class was NOT done, one threshold is for all classes: class ")
+    assert done.stdout.decode().endswith(" (on average over holdouts) (over all classes: by class was NOT done)\n")
+    assert "by class   NOT done: class " in wildood_says(place, "show", "bc").stdout.decode()
+
+
+def test_show_tells_thresholds_by_class_by_their_range(place):
+    done = wildood_says(place, *OURS, "--by-class", "--out", "each", "--quiet")
+    assert (done.returncode, done.stderr) == (0, b"")
+    described = json.loads((place / "each" / "detector.json").read_text())
+    each = [float.fromhex(text) for text in described["class_thresholds"]]
+    line = f"one for each of 2 predicted classes, from {min(each):.6g} to {max(each):.6g}: unknown above that of its class"
+    assert f"threshold  {line}\n" in wildood_says(place, "show", "each").stdout.decode()
+    assert described["promise"]["by_class"] is True
+
+
+def test_show_breaks_long_lines_between_words_in_a_terminal(fitted, place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    assert main(["show", "d"]) == 0
+    whole = capsys.readouterr().out
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _self: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["show", "d"]) == 0
+    broken = capsys.readouterr().out
+    assert broken.split() == whole.split()
+    assert max(map(len, whole.splitlines())) > 60 >= max(map(len, broken.splitlines()))
+    assert all(line.startswith((" " * 11, *whole.split())) for line in broken.splitlines())
 
 
 def test_options_go_before_the_config(place):
@@ -326,6 +380,10 @@ MISTAKES = {
     "no such features": ([*OURS, "--features", "9", "--out", "x"], "no submodule '9': name one that gives one vector"),
     "no such grid": ([*OURS, "--grid", "wait=1,2", "--out", "x"], "--grid wait=1,2: give settings with their values"),
     "grid of words": ([*OURS, "--grid", "mu2=a", "--out", "x"], "give numbers with commas"),
+    "grid of alphas": ([*OURS, "--grid", "alpha=0.05,0.1", "--out", "x"], "false-alarm rate: set it with --alpha"),
+    "small holdout": ([*OURS, "--alpha", "0.01", "--out", "x"], "a larger alpha (--alpha), or keep='last' (--keep last)"),
+    "small grid": ([*OURS, "--alpha", "0.02", "--grid", "mu2=1,2", "--out", "x"], "needs 49 in each: give 147 in all"),
+    "grid without": ([*OURS, "--keep", "last", "--grid", "mu2=1,2", "--out", "x"], "leave out keep= (--keep)"),
     "another run": ([*OURS, "--out", "d", "--seed", "5"], "belongs to another run: its seed is 0"),
 }  # fmt: skip
 

@@ -52,6 +52,7 @@ def files(tmp_path_factory):
     np.savez(place / "test.npz", x=x, y=y)
     np.savez(place / "wrong.npz", x=x, y=y + 5)
     np.savez(place / "far.npz", x=x[:30] - 6, y=y[:30])
+    np.save(place / "copy.npy", x[:30] - 6)
     (place / "more").mkdir()
     np.save(place / "more" / "near.npy", np.concatenate([x[:2], x[:20] - 2]))
     np.save(place / "more" / "far.npz", x[:9] + 4)
@@ -129,6 +130,7 @@ def test_data_that_set_the_threshold_is_measured_with_a_warning(place, capsys):
     told = "holdout.npy: these examples set the detector's threshold: what is measured here is not new."
     assert told in capsys.readouterr().err.splitlines()
     assert told in (place / "o" / "table.md").read_text().splitlines()
+    assert json.loads((place / "o" / "metrics.json").read_text())["promise"]["verdict"] == "cannot be told"
 
 
 def test_every_name_of_metrics_json_is_in_the_guide(place):
@@ -260,6 +262,22 @@ def test_folders_of_pictures_are_matched_by_the_names_of_their_classes(photos, t
     capsys.readouterr()
     assert main(["evaluate", "unnamed", *words]) == 0
     assert "id: the detector has no names for its classes, those of test are numbered" in capsys.readouterr().err
+    assert record["id"]["unmatched_names"] is False
+    assert json.loads((tmp_path / "o" / "metrics.json").read_text())["id"]["unmatched_names"] is True
+    for name in ("table.md", "report.html"):
+        assert "test: the detector has no names for its classes, so" in (tmp_path / "o" / name).read_text(encoding="utf-8")
+
+
+def test_long_lines_are_broken_between_words_in_a_terminal(place, monkeypatch, capsys):
+    assert main(["evaluate", "d", *SETS, *QUICK, "--quiet", "--out", str(place / "o")]) == 0
+    told = capsys.readouterr().out.partition("In percent")[2]
+    assert max(map(len, told.splitlines())) > 120  # whole lines for a pipe
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _self: True)
+    monkeypatch.setenv("COLUMNS", "70")
+    assert main(["evaluate", "d", *SETS, *QUICK, "--quiet", "--out", str(place / "o")]) == 0
+    broken = capsys.readouterr().out.partition("In percent")[2]
+    assert broken.split() == told.split()
+    assert max(len(line) for line in broken.splitlines() if " " in line) <= 70
 
 
 def test_a_class_that_the_detector_does_not_have_is_refused(photos, tmp_path, monkeypatch, capsys):
@@ -285,6 +303,7 @@ MISTAKES = {
     "out": (["evaluate", "d", *SETS, "--out", "own.py"], "--out own.py cannot be written to"),
     "resamples": (["evaluate", "d", *SETS, "--resamples", "0"], "--resamples is 0: give at least 1"),
     "option": (["evaluate", "d", *SETS, "--resample", "5"], "did you mean --resamples?"),
+    "copies": (["evaluate", "d", *SETS, "copy.npy"], "--ood: far.npz and copy.npy hold the same examples: give each set"),
 }  # fmt: skip
 
 
@@ -298,3 +317,4 @@ def test_a_mistake_gives_one_line_and_exit_code_2(place, mistake, capsys):
     assert message in last
     assert all(re.fullmatch(r"(id|ood): \d+ examples( of \d classes)? from \S+", line) for line in before)
     assert printed.out == ""
+    assert not (place / "o").exists()

@@ -95,7 +95,7 @@ def test_unknowns_that_are_found_give_exit_code_3_and_say_how_many(tmp_path, cap
     assert "300 ID and 200 wild scores), compared with the holdout; or its known part" in lines[1]
     shown = record["rejected"]
     assert lines[0].startswith(
-        f"traffic      {shown['count']} of 200 ({100 * shown['value']:.3g} %; {100 * shown['low']:.3g} to "
+        f"traffic      {shown['count']} of 200 ({100 * shown['value']:.1f} %; {100 * shown['low']:.1f} to "
     )
     assert lines[0].endswith(" at 95 % confidence) of mixed.npy are rejected")
     assert lines[2].endswith("cannot be told from unlabelled traffic: give recent ID examples with --id")

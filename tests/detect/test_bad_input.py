@@ -248,7 +248,7 @@ def test_alpha_outside_0_and_1_is_refused(call, alpha):
 def test_holdout_too_small_for_alpha_is_refused(call, toy, keep, enough):
     """At alpha = 0.05 a threshold needs 19 examples; the best epoch needs another 19 to be chosen by."""
     x, y = toy.holdout
-    instead = ", a larger alpha, or keep='last'" if keep == "best" else " or a larger alpha"
+    instead = r", a larger alpha \(--alpha\), or keep='last' \(--keep last\)" if keep == "best" else r" or a larger alpha"
     message = f"needs at least 19: give a larger holdout{instead}"
     refuses(call, message, holdout=(x[: enough - 1], y[: enough - 1]), keep=keep)
     with pytest.raises(AssertionError, match="training has started"):
@@ -332,7 +332,7 @@ def test_model_without_a_linear_is_refused_only_by_methods_that_need_features(ca
 
 @pytest.mark.parametrize("keep", ["nonsense", "", None, "Best"])
 def test_keep_is_best_or_last(call, keep):
-    refuses(call, f"keep is {keep!r}: give 'best' or 'last'", keep=keep)
+    refuses(call, f"keep is {keep!r}: give 'best', 'last' or 'as_published'", keep=keep)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """A detector gives the numbers of its model, its score and its threshold, whatever the data comes in."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -210,7 +212,33 @@ def test_by_class_each_predicted_class_has_its_own_threshold(woods, toy, tmp_pat
     assert again.calibrate(alpha=0.3, by_class=True).class_thresholds.tolist() == [
         conformal_threshold(again.holdout_scores[again.holdout_classes == number], 0.3) for number in range(len(expected))
     ]
-    assert again.calibrate(alpha=0.3).class_thresholds is None
+    assert again.calibrate(alpha=0.3, by_class=False).class_thresholds is None
+
+
+def test_thresholds_by_class_are_told_by_their_range(woods, toy):
+    one = f"threshold: {woods.threshold:.6g};"
+    assert one in repr(woods)
+    each = woods.calibrate(toy.test, 0.2, by_class=True).class_thresholds
+    assert f"threshold: one for each of 3 predicted classes, from {each.min():.6g} to {each.max():.6g}; " in repr(woods)
+
+
+def test_newer_examples_keep_the_promise_that_was_made(woods, toy):
+    woods.calibrate(toy.test, 0.2, confidence=0.9, by_class=True)
+    first = woods.promise
+    woods.calibrate(toy.test[0][:299])
+    assert woods.promise == replace(first, examples=299)
+    assert len(woods.class_thresholds) == 3
+    woods.calibrate(alpha=0.3)
+    assert (woods.promise.alpha, woods.promise.confidence, woods.promise.by_class) == (0.3, 0.9, True)
+    woods.calibrate(confidence="average", by_class=False)
+    assert (woods.promise.alpha, woods.promise.confidence, woods.promise.by_class) == (0.3, None, False)
+    assert woods.threshold == conformal_threshold(woods.score(toy.test[0][:299]), 0.3)
+
+
+def test_too_few_for_a_confidence_in_each_class_says_how_it_is_divided(woods, toy):
+    told = r"in each class with confidence 0.95, divided over 3 classes \(0.9833 in each\): give at least 80 for each"
+    with pytest.raises(InputError, match=told):
+        woods.calibrate(toy.test[0][:150], 0.05, confidence=0.95, by_class=True)
 
 
 def test_a_class_with_too_few_examples_is_named_and_nothing_changes(woods, toy):
@@ -225,6 +253,12 @@ def test_p_values_agree_with_the_threshold(woods, toy):
     woods.calibrate(toy.test, 0.1)
     x = np.concatenate([toy.test[0], toy.unknown])
     assert np.array_equal(woods.p_value(x) <= 0.1, woods.predict(x) == UNKNOWN)
+    small = woods.p_value(x) <= 0.1
+    woods.calibrate(confidence=0.95)  # a higher threshold rejects some of these only
+    assert np.array_equal(woods.p_value(x) <= 0.1, small)
+    rejected = woods.predict(x) == UNKNOWN
+    assert np.all(small[rejected])
+    assert rejected.sum() < small.sum()
 
 
 def test_calibrating_on_data_the_model_has_seen_promises_nothing(woods, toy):

@@ -199,3 +199,34 @@ def test_plain_lines_on_standard_error_when_it_is_not_a_terminal():
 def test_verbose_false_is_silent():
     done = run_program(verbose=False)
     assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_examples_known_to_be_ood_choose_the_epoch_and_train_nothing(classifier):
+    plain = wildood.fit(classifier, **data(), schedule=STEPS, keep="last")
+    chosen = wildood.fit(classifier, **data(), schedule=STEPS, keep="as_published", ood=unknown(50, seed=8))
+    least = min(row["acceptance"] for row in chosen.history)
+    assert chosen.history[chosen.record["kept_epoch"]]["acceptance"] == least
+    assert {round(50 * row["acceptance"], 6) % 1 for row in chosen.history} == {0.0}  # shares of those fifty
+    assert chosen.history[-1]["wild_loss"] != plain.history[-1]["wild_loss"]  # no wild data had to be set aside
+    assert not chosen.promise.unseen
+    assert chosen.promise.examples == 600
+
+
+@pytest.mark.parametrize("missing", [{"ood": None}, {"holdout": None}])
+def test_released_choice_needs_ood_examples_and_a_holdout(classifier, missing):
+    given = data() | {"ood": unknown(50, seed=8)} | missing
+    with pytest.raises(wildood.InputError, match="give ood=x and holdout="):
+        wildood.fit(classifier, **given, schedule=STEPS, keep="as_published")
+
+
+def test_by_class_that_cannot_be_done_is_said_and_recorded_and_what_was_trained_is_kept(toy, trained, schedule, caplog):
+    x, y = toy.holdout
+    detector = wildood.fit(trained(), toy.labelled, toy.wild, (x, y), schedule=schedule, by_class=True, verbose=False)
+    (said,) = (text for text in caplog.messages if text.startswith("by class was NOT done, one threshold is for all"))
+    assert said.endswith(detector.record["not_by_class"])
+    assert "too few for a false-alarm rate of 0.05 in each class" in detector.record["not_by_class"]
+    assert (detector.class_thresholds, detector.promise.by_class) == (None, False)
+    assert detector.told_promise == f"{detector.promise} (over all classes: by class was NOT done)"
+    assert detector.told_promise in repr(detector)
+    detector.calibrate(toy.test, 0.2, by_class=True)
+    assert detector.told_promise == str(detector.promise)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import wildood
-from wildood import InputError
+from wildood import CheckpointError, InputError
 from wildood.models.small import MLP
 
 METHODS = [wildood.Woods(), wildood.OutlierExposure(0.1), wildood.OutlierExposure(1.0)]
@@ -86,17 +86,50 @@ def test_many_fits_are_those_of_fit_and_the_best_is_one_of_them(model, parts, tm
     assert made.best.promise.unseen
     assert made.ranking.holdout == 67  # a third; of the others one half sets the thresholds
     assert made.best.promise.examples == 66
-    assert {path.name for path in tmp_path.iterdir()} == set(made.detectors)
+    assert {path.name for path in tmp_path.iterdir()} == {*made.detectors, "run.json"}
+    whole = r"half of this holdout chose the epoch"
+    with pytest.raises(InputError, match=whole):
+        made.best.calibrate(data["holdout"])
+    with pytest.raises(InputError, match="these examples were the detector's wild data"):
+        made.best.calibrate(data["wild"])
+
+
+def test_the_directory_of_other_methods_is_refused(model, parts, tmp_path):
+    data = {"labelled": parts["known"](200), "holdout": parts["known"](100), "wild": parts["unknown"]}
+    settings = {"schedule": SHORT, "verbose": False}
+    wildood.fit_many(model, **data, methods=METHODS[:2], run_dir=tmp_path / "two", **settings)
+    before = {path: path.read_bytes() for path in (tmp_path / "two").rglob("*.*") if path.is_file()}
+    for methods in (METHODS[:1], METHODS):
+        with pytest.raises(CheckpointError, match="belongs to another run: its methods is OutlierExposure, Woods, this"):
+            wildood.fit_many(model, **data, methods=methods, run_dir=tmp_path / "two", **settings)
+    assert before == {path: path.read_bytes() for path in (tmp_path / "two").rglob("*.*") if path.is_file()}
+    again = wildood.fit_many(model, **data, methods=METHODS[1::-1], run_dir=tmp_path / "two", **settings)
+    assert set(again.detectors) == {"OutlierExposure", "Woods"}
+    wildood.fit(model, **data, run_dir=tmp_path / "one", **settings)
+    with pytest.raises(CheckpointError, match="one belongs to another run, of a single method: give another directory"):
+        wildood.fit_many(model, **data, methods=METHODS[:2], run_dir=tmp_path / "one", **settings)
+    with pytest.raises(CheckpointError, match="two belongs to another run: its methods is"):
+        wildood.fit(model, **data, run_dir=tmp_path / "two", **settings)
+
+
+@pytest.mark.parametrize(("confidence", "needed", "in_all"), [(None, 19, 57), (0.95, 59, 177)])
+def test_a_holdout_whose_thirds_are_too_small_is_refused_with_the_number_needed(model, parts, confidence, needed, in_all):
+    told = f"needs {needed} in each: give {in_all} in all, or a larger alpha"
+    data = {"labelled": parts["known"](200), "wild": parts["unknown"]}
+    settings = {"methods": METHODS[:1], "confidence": confidence, "schedule": SHORT, "verbose": False}
+    with pytest.raises(InputError, match=rf"holdout has {in_all - 1} examples, of which a third ranks, .*{told}"):
+        wildood.fit_many(model, **data, holdout=parts["known"](in_all - 1), **settings)
+    assert wildood.fit_many(model, **data, holdout=parts["known"](in_all), **settings).best.promise.examples == needed
 
 
 MISTAKES = {
-    "no holdout": ({"holdout": None}, "give holdout="),
+    "no holdout": ({"holdout": None}, r"give holdout=\(x, y\) \(--holdout\)"),
     "not a list": ({"methods": wildood.Woods()}, "no list of methods"),
     "none": ({"methods": []}, "no list of methods"),
     "twice": ({"methods": [wildood.WoodsAlt(), wildood.Woods(), wildood.Woods()]}, "Woods twice"),
     "a class": ({"methods": [wildood.Woods]}, "give methods such as"),
     "two alphas": ({"methods": [wildood.Woods(alpha=0.1), wildood.Woods()]}, "different alphas, 0.05 to 0.1"),
-    "keep": ({"keep": "last"}, "leave out keep="),
+    "keep": ({"keep": "last"}, r"leave out keep= \(--keep\)"),
 }
 
 

@@ -394,3 +394,11 @@ def test_detector_survives_a_deep_copy_and_a_move_of_its_directory(woods, toy, t
     twin.save(tmp_path / "here")
     (tmp_path / "here").rename(tmp_path / "there")
     assert_same_detector(wildood.load(tmp_path / "there"), woods, toy.test[0])
+
+
+def test_thresholds_by_class_can_be_read_without_the_arrays(woods, toy, tmp_path):
+    description = storage.read_description(woods.save(tmp_path / "one"))
+    assert description["class_thresholds"] is None
+    woods.calibrate(toy.test, 0.2, by_class=True)
+    texts = storage.read_description(woods.save(tmp_path / "each"))["class_thresholds"]
+    assert [float.fromhex(text) for text in texts] == woods.class_thresholds.tolist()

@@ -126,5 +126,5 @@ def test_a_share_of_nothing_is_refused():
 
 
 def test_shares_near_the_edges_are_told_in_plain_digits():
-    assert Share.of((999, 1000), 0.95).told(0.95) == "999 of 1000 (99.9 %; 99.4 to 100 % at 95 % confidence)"
-    assert Share.of((0, 1000), 0.99).told(0.99) == "0 of 1000 (0 %; 0 to 0.528 % at 99 % confidence)"
+    assert Share.of((999, 1000), 0.95).told(0.95) == "999 of 1000 (99.9 %; 99.4 to 100.0 % at 95 % confidence)"
+    assert Share.of((0, 1000), 0.99).told(0.99) == "0 of 1000 (0.0 %; 0.0 to 0.53 % at 99 % confidence)"

@@ -158,7 +158,7 @@ def test_what_it_says_depends_on_what_is_found():
         "at least 94.9 % of the wild data is OOD at 95 %"
     )
     assert str(unknown_share(np.arange(9), np.arange(9))).startswith(
-        "no OOD is found at 95 % confidence (estimate 0 %, p = 1"
+        "no OOD is found at 95 % confidence (estimate 0.0 %, p = 1"
     )
 
 

@@ -158,7 +158,11 @@ def test_a_single_candidate_is_its_own_best():
     ranking = rank_candidates([accepting("only", range(10))])
     assert not ranking.separated
     assert ranking.paired_excess_fpr([0.1, 1.0]).tolist() == [0, 0]
-    assert str(ranking) == "only accepts the least of the wild data, 1.0 %, as the only candidate that is accurate enough"
+    assert str(ranking) == "only is the only candidate: it accepts 1.0 % of the wild data"
+    wrong = accepting("wrong", range(5), correct=correct_in(0.1))
+    assert "only is the only candidate that is accurate enough" in str(
+        rank_candidates([accepting("only", range(10)), wrong])
+    )
 
 
 def test_what_it_says_names_the_first_and_the_second():

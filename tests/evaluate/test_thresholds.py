@@ -161,9 +161,9 @@ def test_each_class_has_the_threshold_of_its_own_examples():
     rng = np.random.default_rng(0)
     predicted = rng.integers(0, 3, 900)
     scores = rng.normal(size=900) * (1 + predicted)
-    for confidence in (None, 0.9):
+    for confidence, divided in ((None, None), (0.9, 1 - 0.1 / 3)):
         found = thresholds_by_class(scores, predicted, 3, 0.1, confidence)
-        expected = [conformal_threshold(scores[predicted == number], 0.1, confidence) for number in range(3)]
+        expected = [conformal_threshold(scores[predicted == number], 0.1, divided) for number in range(3)]
         assert found.tolist() == expected
     assert found[0] < found[1] < found[2]
 
@@ -174,7 +174,8 @@ def test_a_class_with_too_few_examples_is_named_with_the_number_needed():
         thresholds_by_class(np.arange(65.0), predicted, 3, 0.05)
     with pytest.raises(InputError, match=r"class 3 is predicted for 0 of 65 .* at least 9 for each"):
         thresholds_by_class(np.arange(65.0), predicted % 3, 4, 0.1)
-    with pytest.raises(InputError, match=r"class 1 .* at least 59 for each"):
+    divided = r"of 0.05 in each class with confidence 0.95, divided over 3 classes \(0.9833 in each\): give at least 80 for"
+    with pytest.raises(InputError, match=divided):
         thresholds_by_class(np.arange(65.0), predicted, 3, 0.05, confidence=0.95)
 
 

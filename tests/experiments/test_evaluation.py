@@ -130,6 +130,36 @@ def test_a_threshold_for_each_class_decides_where_there_is_one(known, unknown):
     assert found.false_alarms.count == rejected.sum()
 
 
+def test_where_a_rate_is_promised_by_predicted_class_it_is_measured_by_it(known, unknown):
+    detector = wildood.posthoc(corner_classifier(), wildood.EnergyScore(), holdout=points(300), alpha=0.1, by_class=True)
+    answers = SetAnswers.asked(detector, "test", known.images)
+    found = measure(detector, answers, unknown, resamples=2).evaluation.id
+    assert found.classes_are == "predicted"
+    assert counted(found.accuracy)[1] == 150  # which needs the labels
+    assert not np.array_equal(answers.classes, known.images.labels)
+    for number, share in found.false_alarms_by_class.items():
+        of_class = answers.classes == number
+        assert counted(share) == (answers.rejected[of_class].sum(), of_class.sum())
+
+
+def test_a_set_that_set_the_threshold_gets_no_verdict(unknown):
+    x, y = points(60)
+    detector = wildood.posthoc(corner_classifier(), wildood.EnergyScore(), holdout=(x, y), alpha=0.1)
+    found = measure(detector, SetAnswers.asked(detector, "test", Images(x, y)), unknown, resamples=2)
+    assert found.promise.verdict == "cannot be told"
+    assert found.promise.rate == found.evaluation.id.false_alarms
+
+
+def test_names_of_classes_that_the_detector_does_not_know_are_noted(detector, known, unknown):
+    x, y = known.images.examples, known.images.labels
+    named = SetAnswers.asked(detector, "test", Images(x, y, classes=("cat", "dog", "eel")))
+    assert measure(detector, named, unknown, resamples=2).evaluation.id.unmatched_names is True
+    assert measure(detector, known, unknown, resamples=2).evaluation.id.unmatched_names is False
+    other = wildood.posthoc(corner_classifier(), wildood.EnergyScore(), holdout=points(50), alpha=0.1)
+    other.record["classes"] = ["cat", "dog", "eel"]
+    assert measure(other, named, unknown, resamples=2).evaluation.id.unmatched_names is False
+
+
 def test_nothing_accepted_has_no_accuracy(known, unknown):
     detector = wildood.posthoc(corner_classifier(), wildood.EnergyScore(), holdout=points(200), alpha=0.1)
     detector.threshold = -1e9

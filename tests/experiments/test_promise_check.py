@@ -55,7 +55,11 @@ def test_the_promise_is_compared_with_the_rate_on_id_examples(detector):
     assert [check.rate.low > 0.05 for check in said] == [False, False, True, True]
     assert said[0].rate.high <= 0.05
     assert said[2].by_luck > 0.05 >= said[3].by_luck
-    assert said[0].says.startswith("5 of 500 (1 %; 0.325 to 2.32 % at 95 % confidence) of the ID examples are rejected")
+    assert said[0].says.startswith("5 of 500 (1.0 %; 0.33 to 2.3 % at 95 % confidence) of the ID examples are rejected")
+    assert said[1].says.endswith(": nothing speaks against the promise of at most 5 %")  # it is 5 % exactly
+    more = alarms(detector, 30, 500)
+    assert (more.verdict, more.rate.low < 0.05 < more.rate.value) == ("not contradicted", True)
+    assert more.says.endswith("above the promise of at most 5 %, but not by more than so few examples may show by chance")
     assert "the luck of drawing 400 holdout examples may explain it" in said[2].says
     assert "the promise of at most 5 % looks broken" in said[3].says
 
@@ -79,9 +83,34 @@ def test_an_aim_without_a_promise_can_be_missed_but_not_broken(detector):
     assert alarms(detector, 5, 500).verdict == "no promise"
 
 
-def test_a_promise_for_each_class_is_judged_over_all_of_them(detector):
+def test_a_promise_for_each_class_is_judged_in_each_predicted_class(detector):
     detector.calibrate(alpha=0.05, by_class=True)
-    assert "the promise of at most 5 % over all classes holds" in alarms(detector, 0, 500).says
+    assert alarms(detector, 0, 500).says.endswith(": the promise of at most 5 % in each predicted class holds")
+    classes = np.repeat([1, 0], [100, 400])
+    fresh = decided(detector, np.where(np.arange(500) < 25, 9.0, -9.0), classes)  # 25 of 100 of class 1, none of class 0
+    said = check_on_known(detector, fresh, 0.95)
+    assert said.rate.value == 0.05  # over all classes all is well
+    assert (said.verdict, said.worst_class) == ("broken", 1)
+    share = Share.of((25, 100), 0.975)  # each of two classes has half of what may be wrong
+    assert f"of those predicted as class 1 {share.told(0.95)}: the promise of at most 5 % in each predicted" in said.says
+    detector.record["classes"] = ["cat", "dog"]
+    assert "of those predicted as dog 25 of 100" in check_on_known(detector, fresh, 0.95).says
+    detector.calibrate(by_class=False)
+    assert check_on_known(detector, decided(detector, fresh.scores, classes), 0.95).verdict == "not contradicted"
+
+
+def test_examples_that_the_detector_was_made_from_say_nothing_of_the_promise(detector):
+    fresh = decided(detector, np.full(200, 9.0))
+    said = check_on_known(detector, fresh, 0.95, used_as="threshold")
+    assert (said.verdict, said.rate.value, said.by_luck) == ("cannot be told", 1, None)
+    assert said.says.endswith("these examples set the detector's threshold, so they say nothing of the promise: give others")
+
+
+def test_traffic_speaks_of_a_promise_by_class_over_all_classes():
+    promise = Promise(0.05, 400, unseen=True, by_class=True)
+    assert (
+        "the promise of at most 5 % over all classes holds" in check_on_traffic(promise, Share.of((9, 900), 0.95), 0.95).says
+    )
 
 
 def test_traffic_alone_says_up_to_which_share_of_unknowns_the_promise_holds():

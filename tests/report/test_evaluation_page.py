@@ -1,6 +1,7 @@
 """The page of an evaluation: whole, on its own, and in agreement with the answers it shows."""
 
 import base64
+import copy
 import io
 import re
 from dataclasses import replace
@@ -16,7 +17,7 @@ from wildood.experiments.answers import SetAnswers
 from wildood.experiments.evaluation import measure
 from wildood.models.small import MLP, SmallCNN
 from wildood.report import figures
-from wildood.report.evaluation_page import evaluation_page
+from wildood.report.evaluation_page import _legend, evaluation_page
 
 NAMES = ["<b>cat</b>", "$dog$", "猫", "_eel", "ox"]
 COMMAND = 'wildood evaluate d --id "<script>.npz"'
@@ -108,6 +109,36 @@ def test_every_set_has_its_scores_and_a_curve(trees):
     assert {"1: _bright & co", "2: $b$", "3: c", "4: d", f"5: …{'e' * 27}"} <= set(legend)
 
 
+def test_names_in_the_legend_have_numbers_only_where_they_need_them(trees):
+    assert "svhn" in [text.text for text in trees["by class"].panel("Caught against cost").all("text")]
+    assert list(_legend(["a", "b"], [0, 1], numbered=False).values()) == ["a", "b"]
+    assert list(_legend(["_a", "b"], [0, 1], numbered=False).values()) == ["1: _a", "2: b"]
+    alike = [f"{start}/{'x' * 40}" for start in "ab"]
+    assert list(_legend(alike, [4, 5], numbered=False).values()) == [f"{number}: …{'x' * 27}" for number in (5, 6)]
+
+
+def test_the_line_of_alpha_is_drawn_only_where_it_is_promised(cases, monkeypatch, parse):
+    limits = []
+    monkeypatch.setattr(figures, "by_class", lambda _name, _bars, limit: limits.append(limit) or "")
+    case = cases["by class"]
+    promised = case._replace(detector=copy.copy(case.detector))
+    promised.detector.promise = replace(case.detector.promise, by_class=True)
+    page = parse(evaluation_page(promised, {}))
+    for other in (case, cases["pictures"], cases["vectors"]):
+        evaluation_page(other, {})
+    assert limits == [0.2, None, None, None]
+    assert "Classes are what the classifier predicts: a rate is promised for each of these." in page.text
+    assert "A rate is promised for each predicted class, none for the true ones." in page.text
+
+
+def test_classes_that_could_not_be_matched_by_name_are_told(cases, trees, parse):
+    told = "the detector has no names for its classes, so those of the labels are numbered in their order."
+    assert told not in trees["vectors"].text
+    case = cases["vectors"]
+    found = replace(case.evaluation, id=replace(case.evaluation.id, unmatched_names=True))
+    assert told in parse(evaluation_page(case._replace(evaluation=found), {})).panel("What it costs on ID data").text
+
+
 def test_classes_with_odd_names_are_shown_by_them(trees):
     rows = trees["pictures"].panel("The same in numbers").rows()
     assert set(rows) == set(NAMES)
@@ -158,12 +189,12 @@ def test_scores_are_shown_by_their_distance_from_the_threshold_of_their_class(ca
     monkeypatch.setattr(figures, "roc", lambda *_, points, **__: drawn.append(points) or "")
     case = cases["by class"]
     evaluation_page(case, {})
-    (_, known, unknown, threshold, _), points = drawn
-    assert threshold == 0
+    (_, known, unknown, threshold, _, axis), points = drawn
+    assert (threshold, axis) == (0, "score - threshold of the predicted class")
     assert np.array_equal(known > 0, ~case.known.accepted)
     assert np.array_equal(unknown > 0, ~case.unknown[0].accepted)
     found = case.evaluation
-    assert points == {"1: svhn": (found.id.false_alarms.value, found.ood[0].caught.value)}
+    assert points == {"svhn": (found.id.false_alarms.value, found.ood[0].caught.value)}
     assert found.id.false_alarms.value != np.mean(case.known.scores > case.detector.threshold)
 
 

@@ -72,6 +72,19 @@ def test_sets_that_were_used_before_are_told_in_every_form():
     assert f"% {known}" in latex(found, CHECK).splitlines()
 
 
+def test_classes_that_could_not_be_matched_by_name_are_told_in_every_form():
+    found, told = made("a"), "the detector has no names for its classes, so those of the labels are numbered in their order."
+    assert told not in markdown(found, CHECK) + latex(found, CHECK)
+    found = replace(found, id=replace(found.id, unmatched_names=True))
+    assert f"test: {told}" in markdown(found, CHECK).splitlines()
+    assert f"% test: {told}" in latex(found, CHECK).splitlines()
+
+
+def test_a_share_below_one_percent_keeps_its_digits_in_the_table():
+    costs = replace(made("a").id, false_alarms=Share(0.0042, 0.0004, 0.0125, 4, 1000))
+    assert id_cells(replace(made("a"), id=costs)).rows[-1] == ["false alarms ↓", "0.42 [0.04, 1.2]", "1,000"]
+
+
 def test_shared_examples_are_told_only_where_there_are_any():
     assert shared_examples(made("a", "b")) == ""
     assert shared_examples(made("a", also_in_id=3)) == "Examples that are in test, too: 3 of 1,200 in a."

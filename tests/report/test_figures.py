@@ -2,6 +2,7 @@
 
 import re
 from contextlib import contextmanager
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -151,6 +152,17 @@ def test_histogram_shows_the_threshold_wherever_it_is(drawn, threshold):
     assert [text.get_text() for text in axes.texts] == ["rejected →"]
 
 
+@pytest.mark.parametrize(("low", "high"), [(-109500.0, -96500.0), (168880.0, 168920.0), (-1.1842, -1.1838), (-21.0, -3.0)])
+def test_histogram_has_so_few_numbers_below_it_that_they_stay_apart(drawn, low, high):
+    scores = np.linspace(low, high, 50)
+    axes = drawn(lambda: figures.histogram("a", scores, scores, (low + high) / 2, ("known", "wild"), figures.MARGIN))
+    boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+    gaps = [second.x0 - first.x1 for first, second in pairwise(sorted(boxes, key=lambda box: box.x0))]
+    assert len(gaps) >= 2
+    assert min(gaps) > 12  # hundredths of an inch: the page's own font may be wider than the one they are placed with
+    assert axes.get_xlabel() == "score - threshold of the predicted class"
+
+
 def test_histogram_of_equal_scores_is_drawn(drawn):
     same = np.zeros(20, dtype="float32")
     axes = drawn(lambda: figures.histogram("a", same, same, 0.0, ("known", "wild")))
@@ -175,6 +187,12 @@ def test_roc_shows_every_dot(drawn):
     assert lowest <= np.mean(KNOWN_SCORES > 1.6)
     assert highest >= 1
     assert axes.get_xlim() == (0, 0.3)
+
+
+@pytest.mark.parametrize(("lowest", "bottom"), [(0.05, 0.0), (0.3, 0.0), (0.49, 0.0), (0.55, 0.4), (0.97, 0.8)])
+def test_roc_begins_at_0_where_a_dot_lies_below_one_half(drawn, lowest, bottom):
+    axes = drawn(lambda: figures.roc("a", SCORES, points={"energy": (0.05, lowest), "WOODS": (0.05, 0.99)}))
+    assert axes.get_ylim()[0] == pytest.approx(bottom)
 
 
 def test_roc_tells_its_series_apart_by_colour_and_by_dashes(drawn):

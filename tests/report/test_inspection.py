@@ -82,9 +82,33 @@ def test_traffic_that_a_fit_has_seen_is_not_tested(detector):
 
 
 def test_the_fpr_is_told_for_each_share_with_its_band(detector):
-    told, expected = inspected(detector, decided(detector)).fpr(), fpr_by_share(HOLDOUT, TRAFFIC, detector.threshold, SHARES)
-    for name in ("share", "fpr", "lower", "upper", "possible"):
+    found = inspected(detector, decided(detector))
+    told, bound = found.fpr(), found.unknown.bound
+    assert told.share.tolist() == sorted([*SHARES, bound])
+    expected = fpr_by_share(HOLDOUT, TRAFFIC, detector.threshold, told.share)
+    for name in ("share", "fpr", "lower", "upper"):
         assert np.array_equal(getattr(told, name), getattr(expected, name))
+    assert np.array_equal(told.possible, expected.possible & (told.share >= bound))
+    assert inspected(detector, decided(detector, HOLDOUT)).fpr().share.tolist() == list(SHARES)  # nothing is found
+
+
+@pytest.mark.parametrize("count", [5, 50, 400, 2000])
+def test_no_share_below_the_bound_is_possible_and_some_above_it_are(detector, count):
+    """Unknowns of which some are accepted: the band at the threshold knows less than the bound does."""
+    rng = np.random.default_rng(count)
+    scores = np.append(rng.normal(size=450), rng.normal(size=count) + 3)
+    found = inspected(detector, decided(detector, scores, np.zeros(len(scores), int)))
+    record = inspection_record(detector, found, Images(np.zeros((len(scores), 1))), top=1)
+    rows, bound = record["fpr_by_share"], record["unknown"]["bound"]
+    assert [row["pi"] for row in rows if row["possible"] and row["pi"] < bound] == []
+    possible = [row["pi"] for row in rows if row["possible"]]
+    assert len(possible) >= 2
+    assert 1.0 in possible
+    if bound > 0:
+        assert bound in [row["pi"] for row in rows]
+    wide = fpr_by_share(HOLDOUT, scores, detector.threshold, np.linspace(0.001, 1, 500))
+    if count in {50, 400}:  # what this is about: the band alone would call some of them possible
+        assert np.any(wide.possible & (wide.share < bound))
 
 
 def test_the_fpr_below_thresholds_by_class_needs_examples_that_did_not_set_them(detector):
@@ -146,7 +170,7 @@ def test_the_record_has_files_where_there_are_some_and_the_classes_names(detecto
     assert {row["decision"] for row in record["borderline"]} == {"known", "unknown"}
     assert record["rejected"] == asdict(found.rejected)
     assert record["rejected"]["count"] == int(np.sum(detector.threshold < TRAFFIC))
-    assert [row["pi"] for row in record["fpr_by_share"]] == list(SHARES)
+    assert [row["pi"] for row in record["fpr_by_share"]] == sorted([*SHARES, found.unknown.bound])
     assert record["unknown"] == {
         "says": found.says,
         "tested": True,

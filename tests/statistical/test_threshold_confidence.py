@@ -71,13 +71,12 @@ def test_false_alarms_are_kept_within_each_predicted_class(tied):
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_false_alarms_are_kept_within_each_predicted_class_with_confidence(assert_at_most, tied):
-    rng, alpha, confidence, n = np.random.default_rng(2), 0.1, 0.9, 250
+    rng, alpha, confidence, n = np.random.default_rng(2), 0.1, 0.9, 400
     broken = []
     for _ in range(DRAWS // 2):
         predicted, scores = three_classes(rng, n, tied)
         broken.append(rates_within(thresholds_by_class(scores, predicted, 3, alpha, confidence), tied) > alpha + 1e-12)
-    for of_class in np.transpose(broken):
-        assert_at_most(of_class, 1 - confidence)
+    assert_at_most(np.any(broken, axis=1), 1 - confidence)  # in all classes at once
 
 
 @pytest.mark.parametrize("n", [1, 9, 60])

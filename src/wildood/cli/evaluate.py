@@ -1,6 +1,7 @@
 """`wildood evaluate`: a saved detector and test data in, a table, its files and a page out."""
 
 import json
+import os
 import shlex
 import sys
 from collections import Counter
@@ -16,12 +17,15 @@ from rich.table import Table
 
 from wildood.cli.models import read_model
 from wildood.cli.options import named, parse
+from wildood.cli.printing import say
 from wildood.cli.sources import read_like, read_test
 from wildood.cli.training import DATA_ROOT
 from wildood.data.catalog import is_named_set
 from wildood.data.files import write_atomically
+from wildood.data.images import Images
 from wildood.detect.network import versions
 from wildood.detect.storage import load
+from wildood.detect.use import unlabelled_fingerprint
 from wildood.errors import InputError
 from wildood.experiments.answers import SetAnswers
 from wildood.experiments.evaluation import RESAMPLES, Evaluation, Measured, measure
@@ -81,16 +85,12 @@ def run(words: Sequence[str]) -> None:
         raise InputError(f"--resamples is {options.resamples}: give at least 1")
     detector = load(options.detector, model=None if options.model is None else read_model(options.model))
     out = options.detector / "evaluation" if options.out is None else options.out
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {out} cannot be written to ({error.strerror}): give a directory") from error
+    _check_place(out)
     with shown(verbose=not options.quiet):
         known = SetAnswers.asked(detector, _name(options.id), read_test(detector, options.id, "--id", options))
-        unknown = [
-            SetAnswers.asked(detector, name, read_like(detector, text, "--ood", options))
-            for name, text in zip(names, options.ood, strict=True)
-        ]
+        sets = {name: read_like(detector, text, "--ood", options) for name, text in zip(names, options.ood, strict=True)}
+        _check_apart(sets)
+        unknown = [SetAnswers.asked(detector, name, images) for name, images in sets.items()]
         measured = measure(detector, known, unknown, options.resamples, options.seed)
         _warn(measured.evaluation)
     command = shlex.join(["wildood", "evaluate", *words])
@@ -101,6 +101,23 @@ def run(words: Sequence[str]) -> None:
     _print(measured, out)
     with shown(verbose=not options.quiet):
         _write_page(out, measured, {"command": command, "detector": str(options.detector)})
+
+
+def _check_place(out: Path) -> None:
+    """Refuse a place that cannot be written to, before anything is measured; nothing is made there yet."""
+    there = next(place for place in (out, *out.absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        why = f"{there} is {'a file' if not there.is_dir() else 'read-only'}"
+        raise InputError(f"--out {out} cannot be written to ({why}): give a directory")
+
+
+def _check_apart(sets: dict[str, Images]) -> None:
+    """Refuse one set under two names: it would count twice in the mean."""
+    first: dict[str, str] = {}
+    for name, images in sets.items():
+        other = first.setdefault(unlabelled_fingerprint(images), name)
+        if other != name:
+            raise InputError(f"--ood: {other} and {name} hold the same examples: give each set once")
 
 
 def _warn(evaluation: Evaluation) -> None:
@@ -145,9 +162,7 @@ def _print(measured: Measured, out: Path) -> None:
     console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
     for cells in (ood_cells(measured.evaluation), id_cells(measured.evaluation)):
         console.print(_table(cells))
-    console.print(f"{UNITS}\n{CONVENTION}\n{told_promise(measured.promise)}")
-    console.print(f"{out}: metrics.json, table.md, table.tex")
-    sys.stdout.flush()  # the result before the page: a page that cannot be written must not hide it
+    say("\n".join([UNITS, CONVENTION, told_promise(measured.promise), f"{out}: metrics.json, table.md, table.tex"]))
 
 
 def _table(cells: Cells) -> Table:

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, make_dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from wildood.cli.grid import grid_of, ranking_lines
 from wildood.cli.models import read_model
 from wildood.cli.options import named
+from wildood.cli.printing import say
 from wildood.cli.sources import read_labelled, read_wild
 from wildood.cli.training import (
     CommonOptions,
@@ -31,28 +31,16 @@ from wildood.detect.detector import Detector
 from wildood.detect.fitting import fit
 from wildood.detect.selecting import fit_many
 from wildood.errors import InputError
-from wildood.methods.energy_logistic import EnergyLogistic
-from wildood.methods.energy_margin import EnergyMargin
-from wildood.methods.godin import Godin
 from wildood.methods.objective import Method
-from wildood.methods.outlier_exposure import OutlierExposure
 from wildood.methods.schedule import Schedule
-from wildood.methods.woods import Woods
-from wildood.methods.woods_alt import WoodsAlt
+from wildood.methods.shipped import SHIPPED
 from wildood.models.outputs import Classifier
 from wildood.report.given import Given
 from wildood.report.tables import plots_installed
 from wildood.scores.energy import EnergyScore
 from wildood.train.progress import logger, shown
 
-METHODS: dict[str, Any] = {
-    "woods": Woods,
-    "woods-alt": WoodsAlt,
-    "oe": OutlierExposure,
-    "energy-margin": EnergyMargin,
-    "energy-logistic": EnergyLogistic,
-    "godin": Godin,
-}
+METHODS: dict[str, Any] = dict(SHIPPED)
 
 
 @dataclass(frozen=True)
@@ -71,7 +59,7 @@ class FitOptions(CommonOptions):
         confidence: promise the false-alarm rate with this probability over the draw of the holdout, instead of on average.
         by_class: a threshold for each predicted class, so that no class bears all false alarms.
         grid: train with each of these values, or each combination, as in weight=0.1,0.5,1; keep the one that accepts the
-            least wild data (needs --holdout).
+            least wild data (needs --holdout, of which a third each ranks, chooses epochs and sets the threshold).
         keep: the best epoch by wild acceptance on data set aside, or the last.
     """
 
@@ -122,15 +110,14 @@ def run(words: Sequence[str]) -> None:
     if grid:
         made = fit_many(model, labelled, wild, holdout, methods=grid, keep=options.keep, **settings)
         detector = made.best
-        write_atomically(options.out / "ranking.json", json.dumps(asdict(made.ranking), indent=2).encode())
-        sys.stdout.write(ranking_lines(made.ranking))
+        write_atomically(options.out / "ranking.json", f"{json.dumps(asdict(made.ranking), indent=2)}\n".encode())
+        say(ranking_lines(made.ranking))
     else:
         detector = fit(model, labelled, wild, holdout, method=method, keep=options.keep, **settings)
     detector.save(options.out)
     written = as_toml(options, "fit", method, schedule)
     write_atomically(options.out / "settings.toml", written.encode())
-    sys.stdout.write(f"{options.out}: {detector.promise}\n")
-    sys.stdout.flush()  # the result before the page: a page that cannot be written must not hide it
+    say(f"{options.out}: {detector.told_promise}")
     if wild is None:
         with shown(verbose=not options.quiet):
             logger.info("no page: it shows wild data, and none was given")

@@ -22,8 +22,10 @@ def grid_of(method: Method, words: Sequence[str]) -> list[Method]:
     for word in words:
         name, _, values = word.partition("=")
         name = name.replace("-", "_")
+        if name == "alpha":
+            raise InputError(f"--grid {word}: methods are compared at one false-alarm rate: set it with --alpha")
         if kinds.get(name) not in {float, int} or not values:
-            known = ", ".join(key for key, kind in kinds.items() if kind in {float, int})
+            known = ", ".join(key for key, kind in kinds.items() if kind in {float, int} and key != "alpha")
             raise InputError(f"--grid {word}: give settings with their values, as in weight=0.1,1; the method has {known}")
         try:
             axes[name] = [kinds[name](value) for value in values.split(",")]
@@ -39,4 +41,4 @@ def ranking_lines(ranking: Ranking) -> str:
         + ("" if place.eligible else " (too low)")
         for place in ranking.places
     ]
-    return "\n".join([*rows, str(ranking)]) + "\n"
+    return "\n".join([*rows, str(ranking)])

@@ -2,9 +2,8 @@
 
 import json
 import shlex
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,17 +12,17 @@ import tyro
 from wildood.cli.main import FOUND, OK
 from wildood.cli.models import read_model
 from wildood.cli.options import named, parse
-from wildood.cli.sources import read_like, read_test
+from wildood.cli.printing import say_named
+from wildood.cli.sources import read_like
 from wildood.cli.training import DATA_ROOT
-from wildood.data.array_files import names_arrays
 from wildood.data.files import write_atomically
 from wildood.data.images import Images
 from wildood.detect.detector import Detector
 from wildood.detect.storage import load
-from wildood.detect.use import used_as
+from wildood.detect.use import told_use, unlabelled_fingerprint, used_as
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_confidence
-from wildood.experiments.answers import SetAnswers, told_use
+from wildood.experiments.answers import SetAnswers
 from wildood.report.inspection import Inspection, inspected
 from wildood.report.inspection_record import inspection_record
 from wildood.report.tables import plots_installed
@@ -84,8 +83,7 @@ def run(words: Sequence[str]) -> int:
         found = inspected(detector, asked, reference, confidence=options.confidence, used_as=asked.used_as)
         record = inspection_record(detector, found, traffic, options.top)
         write_atomically(out / "inspection.json", (json.dumps(record, indent=1) + "\n").encode())
-        sys.stdout.write(_lines(found, record, out))
-        sys.stdout.flush()  # the result before the page: a page that cannot be written must not hide it
+        say_named(_lines(found, record, out), width=12)
         if plots_installed():
             from wildood.report.inspection_page import inspection_page  # noqa: PLC0415 - matplotlib is an extra
 
@@ -100,25 +98,22 @@ def run(words: Sequence[str]) -> int:
 def _read_known(detector: Detector, options: InspectOptions, traffic: Images) -> Images:
     """The examples of --id; refused if they cannot be what they are said to be."""
     text = str(options.id)
-    # The record's fingerprints of arrays count their labels in; folders of an inbox need not be classes.
-    known = (read_test if names_arrays(text) else read_like)(detector, text, "--id", options)
-    unlabelled = replace(known, labels=None, classes=())
-    used = used_as(detector, known)
+    known = read_like(detector, text, "--id", options)
+    used = used_as(detector.record, known)
     if used:
         raise InputError(f"--id: {text}: these examples {told_use(used)}: give ID examples that nothing has seen")
-    if unlabelled.fingerprint() == traffic.fingerprint():
+    if unlabelled_fingerprint(known) == unlabelled_fingerprint(traffic):
         raise InputError(f"--id: {text} is the traffic itself: give other examples, known to be ID")
-    return unlabelled
+    return known
 
 
-def _lines(found: Inspection, record: dict[str, Any], out: Path) -> str:
+def _lines(found: Inspection, record: dict[str, Any], out: Path) -> dict[str, str]:
     """The result, to be read."""
     more = ", ..." if len(record["label_first"]) > NAMED else ""
     first = ", ".join(str(row["example"]) for row in record["label_first"][:NAMED])
-    lines = {
+    return {
         "traffic": f"{found.rejected.told(found.confidence)} of {record['wild']} are rejected",
         "unknown": found.says,
         "promise": found.promise.says,
         "label first": f"{first}{more} ({out / 'inspection.json'} says why)",
     }
-    return "".join(f"{name:12} {text}\n" for name, text in lines.items())

@@ -34,6 +34,7 @@ options:
   --version     the version
 """
 
+RESUMED = ("fit", "pretrain", "reproduce")
 OK, MISTAKE, FOUND, INTERRUPTED = 0, 2, 3, 130
 
 
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except WildoodError as error:
         return _mistake(str(error))
     except KeyboardInterrupt:
-        resumes = "; called again, training goes on from where it was" if words[0] in {"fit", "pretrain", "reproduce"} else ""
+        resumes = "; called again, training goes on from where it was" if words[0] in RESUMED else ""
         sys.stderr.write(f"wildood: interrupted{resumes}\n")
         return INTERRUPTED
     except BrokenPipeError:

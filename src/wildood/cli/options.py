@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from difflib import get_close_matches
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -58,10 +59,13 @@ def _one_line(boxed: str) -> str:
             paragraphs.append(list(group))
     if len(paragraphs) < 2:  # another way to say it than was known when this was written
         return " ".join(lines).strip()
-    text, *others = (re.sub(r"\s+", " ", " ".join(paragraph)).strip() for paragraph in paragraphs[1:])
+    text = re.sub(r"\s+", " ", " ".join(paragraphs[1])).strip()
     text = text.split(". Got errors")[0].removesuffix("(required)").strip(" .")
     if text.startswith("Missing from"):
         text = f"missing: {', '.join(line for line in paragraphs[1] if re.fullmatch('[A-Z:]+', line))}"
     text = re.sub(r"[Ee]rror parsing (\S+): [Nn]o type matching .+? could be instantiated from", r"\1 cannot be", text)
-    suggested = re.match(r"Perhaps you meant.*?(--[\w-]+)", " ".join(others))
-    return f"{text[:1].lower()}{text[1:]}" + (f": did you mean {suggested.group(1)}?" if suggested else ".")
+    # tyro's first suggestion need not be the nearest: of --od, it is --model.
+    options = [line.split()[0] for paragraph in paragraphs[2:] for line in paragraph if line.startswith("--")]
+    typed = re.search(r"--[\w-]+", text)
+    near = get_close_matches(typed.group(), options, n=1, cutoff=0.0) if typed and options else []
+    return f"{text[:1].lower()}{text[1:]}" + (f": did you mean {near[0]}?" if near else ".")

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import tyro
 
 from wildood.cli.options import named, parse
+from wildood.cli.printing import say_named
+from wildood.detect.detector import told_threshold
 from wildood.detect.promise import Promise
 from wildood.detect.storage import read_description
 from wildood.report.tables import settings_text
@@ -32,25 +34,30 @@ def run(words: Sequence[str]) -> None:
     """Print a few readable lines, or all of it as JSON."""
     options = parse(ShowOptions, "show", words)
     content = read_description(options.detector)
-    sys.stdout.write(json.dumps(content, indent=2) + "\n" if options.json else describe(content))
+    if options.json:
+        sys.stdout.write(json.dumps(content, indent=2) + "\n")
+    else:
+        say_named(described(content), width=10)
 
 
-def describe(content: dict[str, Any]) -> str:
-    """The description as lines of text."""
+def described(content: dict[str, Any]) -> dict[str, str]:
+    """The description as lines of text, each with its name."""
     record, example = content["record"], content["example"]
     promise = Promise(**content["promise"]) if content["promise"] else None
+    each = content.get("class_thresholds") and list(map(float.fromhex, content["class_thresholds"]))
+    threshold = told_threshold(float.fromhex(content["threshold"]), each)
     model = content["model"].get("name") or f"{content['model'].get('class')}, your own: name it with --model at score"
-    lines = {
+    return {
         "model": model,
         "input": f"{example['kind']} examples of shape {tuple(example['shape'])}{_spec(content['input'])}",
         "score": f"{content['score']['name']}{_bracketed(content['score']['settings'])}, higher = more OOD",
-        "threshold": f"unknown above {float.fromhex(content['threshold']):.6g}",
+        "threshold": f"unknown above {threshold}" if each is None else f"{threshold}: unknown above that of its class",
         "promise": str(promise) if promise else "none: not calibrated",
+        **({"by class": f"NOT done: {record['not_by_class']}"} if "not_by_class" in record else {}),
         **({"assumes": promise.assumption} if promise and promise.unseen else {}),
         **(_making(record, content["history"]) if "method" in record else {}),
         "versions": settings_text(record.get("versions", {})),
     }
-    return "".join(f"{name:10} {text}\n" for name, text in lines.items())
 
 
 def _making(record: dict[str, Any], history: list[dict[str, float]]) -> dict[str, str]:

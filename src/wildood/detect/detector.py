@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +11,9 @@ import torch
 from wildood.data.given import unlabelled_source
 from wildood.data.sources import Source
 from wildood.detect.promise import Promise
+from wildood.detect.use import told_use, used_as
 from wildood.errors import InputError
-from wildood.evaluate.thresholds import check_alpha, conformal_threshold, p_values, thresholds_by_class
+from wildood.evaluate.thresholds import check_alpha, check_confidence, conformal_threshold, p_values, thresholds_by_class
 from wildood.models.outputs import Classifier, each_output
 from wildood.scores.score import Score, score_all
 from wildood.train.history import Row
@@ -120,8 +121,10 @@ class Detector:
     def p_value(self, x: Any) -> npt.NDArray[np.float64]:
         """The conformal p-value of each example against the holdout's scores: small = looks unknown.
 
-        Of fresh ID examples, at most a share p has a p-value of p or less, on average over holdouts, if the promise's
-        assumption holds. With one threshold for all, p <= alpha is what it rejects at that rate on average.
+        It is marginal: of fresh ID examples of all classes together, at most a share p has a p-value of p or less, on
+        average over holdouts, if the promise's assumption holds. `predict` rejects where p <= alpha if the detector has one
+        threshold, promised on average. With a confidence it rejects only some of these, for that threshold is higher; by
+        class it rejects others, for each class has its own threshold and the p-value knows no classes.
         """
         return p_values(self.score(x), self._holdout()[0])
 
@@ -150,34 +153,54 @@ class Detector:
     def calibrate(
         self,
         holdout: Any = None,
-        alpha: float = 0.05,
+        alpha: float | None = None,
         *,
-        confidence: float | None = None,
-        by_class: bool = False,
+        confidence: float | Literal["average"] | None = None,
+        by_class: bool | None = None,
         unseen: bool = True,
     ) -> "Detector":
         """Set the threshold anew for a false-alarm rate of at most alpha; returns the detector itself.
 
+        What is not given stays as it was promised before, so that newer examples keep the promise that was made.
+
         Args:
             holdout: ID examples `(x, y)`, or `x` alone: labels are not used. None for the ones the threshold rests on now.
-            alpha: the false-alarm rate.
-            confidence: promise the rate with this probability over the draw of the holdout, instead of on average.
-            by_class: a threshold for each class that the classifier may predict, so that no class bears all false alarms.
+            alpha: the false-alarm rate; as before unless given, 0.05 the first time.
+            confidence: promise the rate with this probability over the draw of the holdout; "average" for a promise on
+                average over holdouts. As before unless given, on average the first time.
+            by_class: a threshold for each class that the classifier may predict, so that no class bears all false alarms;
+                as before unless given, one for all the first time.
             unseen: whether these examples were in no training, the starting classifier's included, and have chosen nothing.
-                The promise rests on it; the holdout of a `fit` that kept its best epoch has chosen that epoch.
+                The promise rests on it; the holdout of a `fit` that kept its best epoch has chosen that epoch. What the
+                detector was made from is refused where it is recognised: as a whole, with labels or without.
         """
-        check_alpha(alpha)
+        before = self.promise or Promise(0.05, 0, unseen=False)
+        alpha = check_alpha(before.alpha if alpha is None else alpha)
+        surely = before.confidence
+        if confidence is not None:
+            surely = None if confidence == "average" else check_confidence(confidence)
+        by_class = before.by_class if by_class is None else by_class
         if holdout is None:
             scores, classes = self._holdout()
-            unseen = self.promise is not None and self.promise.unseen
-            return self._calibrate(scores, classes, alpha, confidence, by_class=by_class, unseen=unseen)
+            return self._calibrate(scores, classes, alpha, surely, by_class=by_class, unseen=before.unseen)
         source = self._source(examples_of(holdout))
-        if unseen and self.record.get("chosen_by") == source.fingerprint():
+        if unseen:
+            self._refuse_used(source)
+        return self.calibrate_on(source, alpha, surely, by_class=by_class, unseen=unseen)
+
+    def _refuse_used(self, source: Source) -> None:
+        """Refuse examples that the detector was made from: they can set a threshold, but promise nothing."""
+        used = used_as(self.record, source)
+        if used == "holdout" and "chosen_by" in self.record:
             raise InputError(
                 "half of this holdout chose the epoch or a setting, so it promises nothing as a whole: calibrate(alpha=...) "
                 "uses the other half; or give other examples"
             )
-        return self.calibrate_on(source, alpha, confidence, by_class=by_class, unseen=unseen)
+        if used not in {"", "holdout", "threshold"}:
+            raise InputError(
+                f"these examples {told_use(used)}, so they promise nothing about fresh ones: give ID examples that nothing "
+                "has seen, or unseen=False for a threshold without a promise"
+            )
 
     def calibrate_on(
         self, source: Source, alpha: float, confidence: float | None = None, *, by_class: bool = False, unseen: bool
@@ -200,11 +223,10 @@ class Detector:
     ) -> "Detector":
         threshold, each = conformal_threshold(scores, alpha, confidence), None
         if by_class:
-            count = self._class_count()
-            surely = None if confidence is None else 1 - (1 - confidence) / count  # for all classes together
-            each = thresholds_by_class(scores, classes, count, alpha, surely)
+            each = thresholds_by_class(scores, classes, self._class_count(), alpha, confidence)
         self.threshold, self.class_thresholds = threshold, each
         self.promise = Promise(alpha, len(scores), unseen, confidence, by_class)
+        self.record = {name: value for name, value in self.record.items() if name != "not_by_class"}
         self.holdout_scores, self.holdout_classes = scores, classes
         return self
 
@@ -227,15 +249,38 @@ class Detector:
 
         return save_detector(self, Path(directory))
 
+    @property
+    def told_threshold(self) -> str:
+        """The threshold, to be read; where each predicted class has its own, their number and range."""
+        return told_threshold(self.threshold, self.class_thresholds)
+
+    @property
+    def told_promise(self) -> str:
+        """What is promised, to be read, and that it is not for each class where that was asked for in vain."""
+        if self.promise is None:
+            return "not calibrated"
+        return str(self.promise) + (" (over all classes: by class was NOT done)" if "not_by_class" in self.record else "")
+
     def __repr__(self) -> str:
-        model = type(self.classifier.model).__name__
-        promise = "not calibrated" if self.promise is None else str(self.promise)
-        return f"Detector({model}, {type(self.scorer).__name__}, threshold={self.threshold:.4g}; {promise})"
+        model, score = type(self.classifier.model).__name__, type(self.scorer).__name__
+        return f"Detector({model}, {score}, threshold: {self.told_threshold}; {self.told_promise})"
 
     def _source(self, x: Any) -> Source:
         """The user's examples, checked to be like those the detector was made with."""
         resized = self.classifier.spec is not None and self.classifier.spec.size is not None
         return self.example.check(unlabelled_source(x, "x"), "x", resized=resized)
+
+
+def told_threshold(threshold: float, class_thresholds: npt.ArrayLike | None = None) -> str:
+    """A threshold, or the number and the range of those of the predicted classes.
+
+    >>> told_threshold(-4.25), told_threshold(-4.25, [-5.0, -4.5, -3.0])
+    ('-4.25', 'one for each of 3 predicted classes, from -5 to -3')
+    """
+    if class_thresholds is None:
+        return f"{threshold:.6g}"
+    each = np.asarray(class_thresholds)
+    return f"one for each of {len(each)} predicted classes, from {each.min():.6g} to {each.max():.6g}"
 
 
 def examples_of(holdout: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_args
 
 from torch import nn
 
@@ -29,7 +29,7 @@ from wildood.evaluate.thresholds import check_alpha, check_confidence
 from wildood.methods.objective import Method
 from wildood.methods.schedule import Schedule
 from wildood.methods.woods import Woods
-from wildood.train.loop import OnEpoch, Training
+from wildood.train.loop import Keep, OnEpoch, Training
 from wildood.train.monitor import Monitor, start_of
 from wildood.train.progress import logger, shown
 from wildood.train.run_directory import RunDirectory
@@ -48,7 +48,8 @@ def fit(
     by_class: bool = False,
     input: InputSpec | None = None,  # noqa: A002 - the user's word for it
     features: str | None = None,
-    keep: Literal["best", "last"] = "best",
+    keep: Keep = "best",
+    ood: Any = None,
     run_dir: str | Path | None = None,
     seed: int = 0,
     verbose: bool = True,
@@ -70,7 +71,10 @@ def fit(
         by_class: a threshold for each predicted class, so that no class bears all false alarms.
         input: how uint8 images become model input; floats go in as they are without it.
         features: the submodule whose output are the features, for methods that use them; found if not given.
-        keep: the "best" epoch by wild acceptance on data set aside (no OOD labels), or the "last".
+        keep: the "best" epoch by wild acceptance on data set aside (no OOD labels), or the "last"; "as_published" is the
+            released choice: the whole holdout and `ood` choose, whatever it costs in accuracy, and nothing is promised.
+        ood: examples that are known to be OOD, if there are any: they choose the epoch in the place of wild data, and are
+            used for nothing else.
         run_dir: where to keep checkpoints and history; called again with the same arguments, a killed run goes on.
         seed: decides every random draw.
         verbose: show progress.
@@ -91,14 +95,18 @@ def fit(
     if isinstance(method, type) or not hasattr(method, "objective"):
         raise InputError(f"method is {method if isinstance(method, type) else type(method)}: give one such as Woods()")
     schedule = check_schedule(method.schedule() if schedule is None else schedule)
-    if keep not in {"best", "last"}:
-        raise InputError(f"keep is {keep!r}: give 'best' or 'last'")
+    if keep not in get_args(Keep):
+        raise InputError(f"keep is {keep!r}: give 'best', 'last' or 'as_published'")
+    if keep == "as_published" and (ood is None or holdout is None):
+        raise InputError("keep='as_published' chooses the epoch by known OOD examples: give ood=x and holdout=(x, y), too")
     alpha = check_alpha(method.alpha if alpha is None else alpha)
     confidence = None if confidence is None else check_confidence(confidence)
     seed = check_seed(seed)
     check_spec(input)
     with shown(verbose=verbose), lent_generator(seed, "fit"):
-        data = prepare(labelled, wild, holdout, schedule, alpha, input, keep, seed, confidence, uses_wild=method.uses_wild)
+        data = prepare(
+            labelled, wild, holdout, schedule, alpha, input, keep, seed, confidence, ood, uses_wild=method.uses_wild
+        )
         classifier, classes = copy_classifier(model, data.labelled, input, features, uses_features=method.uses_features)
         check_trainable(classifier)
         check_augmentation(schedule, data.example.shape)
@@ -109,7 +117,10 @@ def fit(
             warn_of_accuracy(start.accuracy, "labelled")
         objective = method.objective(classifier, start)
         if keep == "last" and len(objective.score.candidates()) > 1:
-            raise InputError("keep='last' leaves no part of the holdout to choose epsilon by: give epsilon, or keep='best'")
+            raise InputError(
+                "keep='last' leaves no part of the holdout to choose epsilon by: give epsilon, or keep='best' (--epsilon or "
+                "--keep best)"
+            )
         how: dict[str, Any] = {"method": {"name": type(method).__name__, **asdict(method)}}  # type: ignore[call-overload]
         if isinstance(labelled, Images) and labelled.classes:
             how["classes"] = list(labelled.classes)
@@ -128,20 +139,23 @@ def fit(
             on_epoch=on_epoch,
         )
         history = training.train()
-        record |= {"kept_epoch": training.kept, "versions": versions()}
-        if keep == "best" and holdout is not None:
+        record |= {"kept_epoch": training.kept, "versions": versions(), "examples": data.unlabelled}
+        if keep != "last" and holdout is not None:
             record["chosen_by"] = unlabelled_source(examples_of(holdout), "holdout").fingerprint()
         candidates = objective.score.eval().candidates()
         chosen = choose(candidates, classifier, data.selection, alpha, data.wild_aside)
         record |= {"chosen": chosen.record} if chosen.record else {}
         detector = Detector(classifier.eval(), chosen.score, data.example, history=history, record=record)
+        unseen = holdout is not None and keep != "as_published"
         try:
-            detector.calibrate_on(data.threshold, alpha, confidence, by_class=by_class, unseen=holdout is not None)
+            detector.calibrate_on(data.threshold, alpha, confidence, by_class=by_class, unseen=unseen)
         except InputError as error:
             if not by_class:
                 raise
-            logger.warning("one threshold for all classes: %s", error)  # what was trained must not be lost
-            detector.calibrate_on(data.threshold, alpha, confidence, unseen=holdout is not None)
+            # What was trained must not be lost.
+            logger.warning("by class was NOT done, one threshold is for all classes: %s", error)
+            detector.calibrate_on(data.threshold, alpha, confidence, unseen=unseen)
+            detector.record["not_by_class"] = str(error)
         _report(detector, training)
     return detector
 
@@ -155,4 +169,4 @@ def _report(detector: Detector, training: Training) -> None:
         )
     elif training.keep == "best":
         logger.info("kept epoch %d of %d", training.kept, len(detector.history) - 1)
-    logger.info("threshold %.4g: %s", detector.threshold, detector.promise)
+    logger.info("threshold %s: %s", detector.told_threshold, detector.told_promise)

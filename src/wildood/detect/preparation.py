@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wildood.data.given import labelled_source, numbered_like
+from wildood.data.given import labelled_source, numbered_like, unlabelled_source
 from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.data.leaks import contents, found_in, looked_at
@@ -13,8 +13,9 @@ from wildood.data.sampling import generator, split
 from wildood.data.sources import ArraySource, Part, Source
 from wildood.data.wild import MOST_ASIDE, Wild, WildMixture, WildPool, as_wild
 from wildood.detect.detector import Example
+from wildood.detect.use import unlabelled_fingerprints
 from wildood.errors import InputError
-from wildood.evaluate.thresholds import examples_needed
+from wildood.evaluate.thresholds import examples_needed, told_confidence
 from wildood.methods.schedule import Schedule
 from wildood.train.progress import logger
 
@@ -26,11 +27,12 @@ class Data(NamedTuple):
 
     labelled: Source
     wild: Wild | None  # None for methods that train without
-    wild_aside: Source | None
+    wild_aside: Source | None  # or OOD examples, if some are known
     selection: Source  # chooses the epoch
     threshold: Source  # sets the threshold
     example: Example
     fingerprints: dict[str, str]
+    unlabelled: dict[str, str]  # fingerprints of the same data without its labels
 
 
 def prepare(
@@ -43,6 +45,7 @@ def prepare(
     keep: str,
     seed: int,
     confidence: float | None = None,
+    ood: Any = None,
     *,
     uses_wild: bool = True,
 ) -> Data:
@@ -50,7 +53,9 @@ def prepare(
     known = labelled_source(labelled, "labelled")
     holdout = numbered_like(labelled, holdout, "holdout")
     if wild is None and uses_wild:
-        raise InputError("this method trains on wild data: give wild=x, unlabelled examples as the classifier meets them")
+        raise InputError(
+            "this method trains on wild data: give wild=x (--wild), unlabelled examples as the classifier meets them"
+        )
     traffic = None if wild is None else as_wild(wild)
     unseen = None if holdout is None else labelled_source(holdout, "holdout")
     if isinstance(known, ArraySource) and isinstance(unseen, ArraySource):
@@ -61,6 +66,13 @@ def prepare(
         fingerprints["wild"] = "+".join(pool.fingerprint() for pool in traffic.pools)
     if isinstance(traffic, WildMixture):
         fingerprints["wild"] += f" at pi = {traffic.pi}"
+    unlabelled = unlabelled_fingerprints(
+        {
+            "labelled": [known],
+            "wild": () if traffic is None else traffic.pools,
+            "holdout": () if unseen is None else [unseen],
+        }
+    )
     pools = traffic.pools if traffic is not None and uses_wild else ()
     check_overlap(unseen, [("labelled", known), *(("wild", pool) for pool in pools)])
     if unseen is None:
@@ -71,11 +83,14 @@ def prepare(
     if len(known) < schedule.batch:
         raise InputError(
             f"labelled has {len(known)} examples to train on, fewer than a batch of {schedule.batch}: give more, or a "
-            "smaller batch, as in schedule=Schedule(steps=200, batch=32)"
+            "smaller batch, as in schedule=Schedule(steps=200, batch=32) (--batch 32)"
         )
     kept: Wild | None = None
     aside: Source | None = None
-    if traffic is not None and uses_wild:
+    if ood is not None:
+        kept, aside = traffic if uses_wild else None, example.check(unlabelled_source(ood, "ood"), "ood")
+        fingerprints["ood"] = aside.fingerprint()
+    elif traffic is not None and uses_wild:
         kept, aside = traffic.set_aside(ASIDE, seed)
     elif traffic is not None:
         aside = at_most(traffic.whole(seed), MOST_ASIDE, seed)
@@ -83,8 +98,8 @@ def prepare(
     if keep == "best":
         selection, threshold = halves_of(unseen, seed)
     for part in (selection, threshold):
-        enough(part, alpha, confidence, halves=keep == "best", instead="keep='last'")
-    return Data(known, kept, aside, selection, threshold, example, fingerprints)
+        enough(part, alpha, confidence, halves=keep == "best", instead="keep='last' (--keep last)")
+    return Data(known, kept, aside, selection, threshold, example, fingerprints, unlabelled)
 
 
 def _warn_of_missing_classes(known: ArraySource, unseen: ArraySource) -> None:
@@ -116,12 +131,11 @@ def enough(part: Source, alpha: float, confidence: float | None = None, *, halve
     """Refuse a holdout, or a half of one, that is too small for the promised rate."""
     needed = examples_needed(alpha, confidence)
     if len(part) < needed:
-        surely = "" if confidence is None else f" with confidence {confidence}"
         half = " in each half (one chooses, one sets the threshold)" if halves else ""
-        remedy = f", a larger alpha, or {instead}" if halves else " or a larger alpha"
+        remedy = f", a larger alpha (--alpha), or {instead}" if halves else " or a larger alpha (--alpha)"
         raise InputError(
-            f"the holdout has {len(part)} examples{half}, but a false-alarm rate of {alpha}{surely} needs at least "
-            f"{needed}: give a larger holdout{remedy}"
+            f"the holdout has {len(part)} examples{half}, but a false-alarm rate of {alpha}{told_confidence(confidence)} "
+            f"needs at least {needed}: give a larger holdout{remedy}"
         )
 
 
@@ -163,12 +177,12 @@ def set_aside_labelled(known: Source, needed: int, least_left: int, seed: int, *
     if len(known) - wanted < least_left:
         raise InputError(
             f"labelled has {len(known)} examples: too few to set {wanted} aside for the threshold and keep "
-            f"{least_left}: give holdout=(x, y)"
+            f"{least_left}: give holdout=(x, y) (--holdout)"
         )
     kept, aside = split(len(known), wanted / len(known), generator(seed, "labelled-aside"))
     logger.warning(
         "no holdout: %d labelled examples are set aside for the threshold. If the model was trained on them, the "
-        "false-alarm rate on fresh data will be higher than alpha; give holdout= for a promise",
+        "false-alarm rate on fresh data will be higher than alpha; give holdout= (--holdout) for a promise",
         len(aside),
     )
     return Part(known, kept), Part(known, aside)

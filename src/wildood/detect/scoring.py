@@ -15,6 +15,7 @@ from wildood.detect.choosing import choose
 from wildood.detect.detector import Detector, Example, examples_of
 from wildood.detect.network import check_spec, copy_classifier, model_fingerprint, versions
 from wildood.detect.preparation import at_most, check_overlap, enough, set_aside_labelled
+from wildood.detect.use import unlabelled_fingerprint
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_alpha, examples_needed
 from wildood.models.outputs import Classifier, evaluating, forward_all
@@ -100,7 +101,13 @@ def posthoc(
     for part in (selection, calibration):
         enough(part, alpha, confidence, halves=len(candidates) > 1, instead="a fixed setting of the score")
     chosen = choose(candidates, classifier, selection, alpha, traffic, outliers)
-    record = {
+    used = {
+        "labelled": [] if labelled is None else [unlabelled_source(examples_of(labelled), "labelled")],
+        "wild": [] if wild is None else as_wild(wild).pools,
+        "ood": [] if outliers is None else [outliers],
+    }
+    record: dict[str, Any] = {
+        "data": {name: "+".join(map(unlabelled_fingerprint, sources)) for name, sources in used.items() if sources},
         "score": type(score).__name__,
         "settings": chosen.score.settings,
         "chosen": chosen.record,
@@ -108,7 +115,7 @@ def posthoc(
         "versions": versions(),
     }
     if len(candidates) > 1 and holdout is not None:
-        record["chosen_by"] = unlabelled_source(examples_of(holdout), "holdout").fingerprint()
+        record["chosen_by"] = unlabelled_fingerprint(unlabelled_source(examples_of(holdout), "holdout"))
     detector = Detector(classifier.eval(), chosen.score, example, record=record)
     return detector.calibrate_on(calibration, alpha, confidence, by_class=by_class, unseen=holdout is not None)
 

@@ -1,5 +1,6 @@
 """`select` and `fit_many`: which of several detectors to deploy, without a single OOD label (the paper's Appendix C)."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,13 +14,14 @@ from wildood.data.sources import Part, Source
 from wildood.data.wild import as_wild
 from wildood.detect.detector import Detector
 from wildood.detect.fitting import fit
-from wildood.detect.preparation import ASIDE, check_overlap, enough
+from wildood.detect.preparation import ASIDE, check_overlap
 from wildood.detect.use import used_as
-from wildood.errors import InputError
+from wildood.errors import CheckpointError, InputError
 from wildood.evaluate.ranking import Candidate, Ranking, rank_candidates
-from wildood.evaluate.thresholds import check_alpha
+from wildood.evaluate.thresholds import check_alpha, examples_needed, told_confidence
 from wildood.methods.objective import Method
 from wildood.train.progress import logger, shown
+from wildood.train.run_directory import RunDirectory
 
 RANKS = 1 / 3  # the share of the holdout that ranks
 Detectors = Mapping[str, Detector] | Sequence[Detector]
@@ -68,7 +70,7 @@ def select(
     named = _named(candidates)
     known = labelled_source(holdout, "holdout")
     for name, detector in named.items():
-        if used_as(detector, known) in {"holdout", "threshold"}:
+        if used_as(detector.record, known) in {"holdout", "threshold"}:
             logger.warning("%s: this holdout has set its threshold: what chooses cannot promise, give other examples", name)
     return _rank(named, known, as_wild(wild_holdout).whole(seed=0), alpha, accuracy_loss, confidence)
 
@@ -102,8 +104,8 @@ def fit_many(
 ) -> Fits:
     """`fit` with each of several methods or settings of one, and keep the best, without a single OOD label.
 
-    A third of the holdout and a tenth of the wild data rank what was trained; the fits are given the rest, one half of which
-    chooses each one's epoch while the other half sets the thresholds, so that the promise of the best holds.
+    A third of the holdout and a tenth of the wild data rank what was trained; the fits are given the rest. Another third of
+    the holdout chooses each one's epoch, the last third sets the thresholds, so that the promise of the best holds.
 
     Args:
         model: as for `fit`, like all that is not named here (`settings`).
@@ -111,7 +113,7 @@ def fit_many(
         wild: wild data.
         holdout: `(x, y)` that nothing has trained on.
         methods: what to train with, such as `[Woods(), OutlierExposure(0.5)]`.
-        run_dir: one directory in it for each method.
+        run_dir: one directory in it for each method; one of other methods is refused.
         seed: decides every random draw; the same for all.
         verbose: show progress.
         settings: further arguments of `fit`.
@@ -129,9 +131,11 @@ def fit_many(
     """
     names = _names(methods)
     if settings.get("keep", "best") != "best":
-        raise InputError("fit_many keeps the best epoch of each method: leave out keep=")
+        raise InputError("fit_many (--grid) keeps the best epoch of each method: leave out keep= (--keep)")
     if holdout is None:
-        raise InputError("fit_many chooses by ID examples that nothing has trained on: give holdout=(x, y)")
+        raise InputError(
+            "fit_many (--grid) chooses by ID examples that nothing has trained on: give holdout=(x, y) (--holdout)"
+        )
     alphas = {method.alpha for method in methods} if settings.get("alpha") is None else {settings["alpha"]}
     if len(alphas) > 1:
         raise InputError(f"the methods have different alphas, {min(alphas)} to {max(alphas)}: give one, as in alpha=0.05")
@@ -145,19 +149,54 @@ def fit_many(
     # What ranks has chosen no epoch and sets no threshold: what is said of luck holds, and so do the promises.
     kept, ranks = (Part(unseen, part) for part in split(len(unseen), RANKS, generator(seed, "candidates")))
     traffic, wild_ranks = traffic.set_aside(ASIDE, seed)
-    enough(ranks, settings["alpha"], halves=False, instead="")
+    _check_thirds(len(unseen), settings["alpha"], settings.get("confidence"))
+    run = None if run_dir is None else Path(run_dir)
+    if run is not None:
+        _check_owner(run, names)
     detectors = {}
     for name, method in zip(names, methods, strict=True):
         with shown(verbose=verbose):
             logger.info("%s:", name)
-        where = None if run_dir is None else Path(run_dir) / name
+        where = None if run is None else run / name
         detectors[name] = fit(
             model, labelled, traffic, kept, method=method, run_dir=where, seed=seed, verbose=verbose, **settings
         )
+        if run is not None:  # not before: a first fit that is refused must leave no run behind
+            RunDirectory(run, _identity(names))
     ranking = _rank(detectors, ranks, wild_ranks, settings["alpha"], accuracy_loss=0.01, confidence=0.95)
-    with shown(verbose=verbose):
-        logger.info("%s", ranking)
     return Fits(detectors[ranking.places[0].name], detectors, ranking)
+
+
+def _check_thirds(count: int, alpha: float, confidence: float | None) -> None:
+    """Refuse a holdout of which a third is too small to rank, to choose, or to set a threshold."""
+    needed = examples_needed(alpha, confidence)
+    enough_in_all = next(total for total in itertools.count(3 * needed) if min(_thirds(total)) >= needed)
+    if count < enough_in_all:
+        raise InputError(
+            f"the holdout has {count} examples, of which a third ranks, a third chooses each method's epoch and a third "
+            f"sets the thresholds; a false-alarm rate of {alpha}{told_confidence(confidence)} needs {needed} in each: give "
+            f"{enough_in_all} in all, or a larger alpha (--alpha)"
+        )
+
+
+def _thirds(total: int) -> tuple[int, int, int]:
+    """How many examples rank, choose and set the threshold."""
+    ranks = round(RANKS * total)
+    half = round(0.5 * (total - ranks))
+    return ranks, total - ranks - half, half
+
+
+def _check_owner(run: Path, names: Sequence[str]) -> None:
+    """Refuse a directory in which something else than these methods was trained: its detector would be replaced."""
+    record = run / "run.json"
+    if record.exists():
+        if b'"methods"' not in record.read_bytes():
+            raise CheckpointError(f"{run} belongs to another run, of a single method: give another directory")
+        RunDirectory(run, _identity(names))  # which refuses that of others
+
+
+def _identity(names: Sequence[str]) -> dict[str, str]:
+    return {"methods": ", ".join(sorted(names))}
 
 
 def _rank(

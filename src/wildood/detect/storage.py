@@ -44,7 +44,7 @@ def save_detector(detector: Detector, directory: Path) -> Path:
         if (array := getattr(detector, name)) is not None:
             tensors[name] = torch.from_numpy(array)
     weights = dump_tensors(tensors)
-    tap = detector.classifier.tap
+    tap, each = detector.classifier.tap, detector.class_thresholds
     content = {
         "format": FORMAT,
         "weights": digest(weights),
@@ -55,6 +55,7 @@ def save_detector(detector: Detector, directory: Path) -> Path:
         "score": {"name": type(detector.scorer).__name__, "settings": detector.scorer.settings},
         "example": vars(detector.example),
         "threshold": float(detector.threshold).hex(),
+        "class_thresholds": None if each is None else [float(one).hex() for one in each],  # for those who read no arrays
         "promise": None if detector.promise is None else vars(detector.promise),
         "history": detector.history,
         "record": detector.record,

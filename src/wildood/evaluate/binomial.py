@@ -49,7 +49,7 @@ class Share:
     @property
     def limits(self) -> str:
         """The interval, to be read."""
-        return f"{100 * self.low:.3g} to {in_percent(self.high)}"
+        return f"{percent_digits(self.low)} to {in_percent(self.high)}"
 
     def told(self, confidence: float) -> str:
         """All of it, to be read, with the confidence that its limits have."""
@@ -58,12 +58,22 @@ class Share:
 
 
 def in_percent(share: float) -> str:
-    """A share in percent, to three digits.
+    """A share in percent, to be read.
 
     >>> in_percent(0.08512), in_percent(0.99999)
-    ('8.51 %', '100 %')
+    ('8.5 %', '100.0 %')
     """
-    return f"{100 * share:.3g} %"
+    return f"{percent_digits(share)} %"
+
+
+def percent_digits(share: float) -> str:
+    """The number of percent, as it is written everywhere: to one digit after the point, two digits of what is below 1.
+
+    >>> percent_digits(0.08512), percent_digits(0.00428), percent_digits(0.0)
+    ('8.5', '0.43', '0.0')
+    """
+    percent = 100 * share
+    return f"{percent:.2g}" if 0 < percent < 0.995 else f"{percent:.1f}"
 
 
 def binomial_cdf(count: int, trials: int, share: float) -> float:

@@ -71,7 +71,7 @@ def unknown_share(id_scores: npt.ArrayLike, wild_scores: npt.ArrayLike, confiden
     >>> rng = np.random.default_rng(0)
     >>> wild = np.concatenate([rng.normal(size=3600), rng.normal(size=400) + 4])
     >>> print(unknown_share(rng.normal(size=4000), wild))
-    at least 8.45 % of the wild data is OOD at 95 % confidence (estimate 9.25 %, p = 9.7e-100; ...)
+    at least 8.5 % of the wild data is OOD at 95 % confidence (estimate 9.2 %, p = 9.7e-100; ...)
     >>> print(unknown_share(rng.normal(size=4000), rng.normal(size=4000)))
     no OOD is found at 95 % confidence (estimate ... %, p = 1; 4000 ID and 4000 wild scores)
     """

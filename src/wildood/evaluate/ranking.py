@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wildood.errors import InputError
-from wildood.evaluate.binomial import binomial_cdf, lower_limit, upper_limit
+from wildood.evaluate.binomial import binomial_cdf, in_percent, lower_limit, upper_limit
 from wildood.evaluate.metrics import flat_scores
 from wildood.evaluate.mixture import Floats, check_share
 from wildood.evaluate.thresholds import check_confidence, conformal_threshold, threshold_rank
@@ -122,12 +122,13 @@ class Ranking:
 
     def __str__(self) -> str:
         first, *others = [place for place in self.places if place.eligible]
-        accepts = f"{first.name} accepts the least of the wild data, {100 * first.wild_accepted:.1f} %"
+        accepts = f"{first.name} accepts the least of the wild data, {in_percent(first.wild_accepted)}"
         if not others:
-            return f"{accepts}, as the only candidate that is accurate enough"
+            only = "the only candidate" + (" that is accurate enough" if len(self.places) > 1 else "")
+            return f"{first.name} is {only}: it accepts {in_percent(first.wild_accepted)} of the wild data"
         verdict = "its FPR is surely the lowest" if self.separated else "luck may explain it"
         return (
-            f"{accepts}; next is {others[0].name} with {100 * others[0].wild_accepted:.1f} %: "
+            f"{accepts}; next is {others[0].name} with {in_percent(others[0].wild_accepted)}: "
             f"{verdict} ({100 * self.confidence:g} % confidence)"
         )
 

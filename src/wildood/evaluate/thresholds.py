@@ -17,9 +17,7 @@ def check_alpha(alpha: float) -> float:
     >>> check_alpha(0.05)
     0.05
     """
-    if isinstance(alpha, str) or not 0 < alpha < 1:
-        raise InputError(f"alpha is {alpha!r}: give a false-alarm rate strictly between 0 and 1, such as 0.05")
-    return float(alpha)
+    return _inside(alpha, "alpha", "a false-alarm rate", "0.05")
 
 
 def check_confidence(confidence: float) -> float:
@@ -28,9 +26,16 @@ def check_confidence(confidence: float) -> float:
     >>> check_confidence(0.95)
     0.95
     """
-    if isinstance(confidence, str) or not 0 < confidence < 1:
-        raise InputError(f"confidence is {confidence!r}: give a probability strictly between 0 and 1, such as 0.95")
-    return float(confidence)
+    return _inside(confidence, "confidence", "a probability", "0.95")
+
+
+def told_confidence(confidence: float | None) -> str:
+    """A confidence as the end of what is promised; empty where it is promised on average.
+
+    >>> told_confidence(0.95), told_confidence(None)
+    (' with confidence 0.95', '')
+    """
+    return "" if confidence is None else f" with confidence {confidence:g}"
 
 
 def examples_needed(alpha: float, confidence: float | None = None) -> int:
@@ -77,10 +82,8 @@ def threshold_rank(examples: int, alpha: float, confidence: float | None = None)
     """
     needed = examples_needed(alpha, confidence)
     if examples < needed:
-        surely = "" if confidence is None else f" with confidence {confidence}"
-        raise InputError(
-            f"{examples} holdout examples cannot promise a false-alarm rate of {alpha}{surely}: give at least {needed}"
-        )
+        rate = f"{alpha}{told_confidence(confidence)}"
+        raise InputError(f"{examples} holdout examples cannot promise a false-alarm rate of {rate}: give at least {needed}")
     if confidence is None:
         return max(1, math.ceil(round((1 - alpha) * (examples + 1), 9)))
     # As many scores may lie above as would be unlikely few if the false-alarm rate were more than alpha. None above
@@ -97,8 +100,8 @@ def thresholds_by_class(
 
     The true class of a fresh example is unknown, so an example is rejected where its score exceeds the threshold of its
     *predicted* class. Promised is a false-alarm rate of at most alpha among the fresh ID examples predicted as each
-    class, and so over all of them: on average over holdouts, or, with `confidence`, with that probability for each
-    class (for all of k classes at once give 1 - (1 - confidence) / k). Nothing is promised for each *true* class:
+    class, and so over all of them: on average over holdouts, or, with `confidence`, with that probability for all
+    classes at once (each of k has 1 - (1 - confidence) / k: Bonferroni). Nothing is promised for each *true* class:
     examples of one that is often mistaken for others meet those others' thresholds.
 
     >>> thresholds_by_class([1, 2, 3, 10, 20, 30], predicted=[0, 0, 0, 1, 1, 1], classes=2, alpha=0.25)
@@ -112,13 +115,15 @@ def thresholds_by_class(
             f"predicted classes must be whole numbers from 0 to {classes - 1}: give them before any is rejected"
         )
     counts = np.bincount(groups, minlength=classes)
-    needed, fewest = examples_needed(alpha, confidence), int(counts.argmin())
+    divided = None if confidence is None else 1 - (1 - check_confidence(confidence)) / classes
+    needed, fewest = examples_needed(alpha, divided), int(counts.argmin())
     if counts[fewest] < needed:
+        surely = f"{told_confidence(confidence)}, divided over {classes} classes ({divided:.4g} in each)" if divided else ""
         raise InputError(
             f"class {fewest} is predicted for {counts[fewest]} of {len(known)} holdout examples, too few for a "
-            f"false-alarm rate of {alpha} in each class: give at least {needed} for each, or one threshold for all"
+            f"false-alarm rate of {alpha} in each class{surely}: give at least {needed} for each, or one threshold for all"
         )
-    return np.array([conformal_threshold(known[groups == number], alpha, confidence) for number in range(classes)])
+    return np.array([conformal_threshold(known[groups == number], alpha, divided) for number in range(classes)])
 
 
 def p_values(scores: npt.ArrayLike, holdout_scores: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -133,3 +138,9 @@ def p_values(scores: npt.ArrayLike, holdout_scores: npt.ArrayLike) -> npt.NDArra
     ordered = np.sort(flat_scores(holdout_scores, "holdout"))
     below = np.searchsorted(ordered, flat_scores(scores, "the"), side="left")
     return np.asarray((1 + len(ordered) - below) / (len(ordered) + 1), dtype=np.float64)
+
+
+def _inside(value: float, name: str, what: str, example: str) -> float:
+    if isinstance(value, str) or not 0 < value < 1:
+        raise InputError(f"{name} is {value!r}: give {what} strictly between 0 and 1, such as {example}")
+    return float(value)

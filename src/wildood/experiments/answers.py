@@ -15,7 +15,6 @@ from wildood.errors import InputError
 
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
-USES = {"threshold": "set the detector's threshold", "holdout": "were the detector's holdout"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +84,8 @@ class SetAnswers(Answers):
         >>> x = np.random.default_rng(0).normal(size=(30, 2)).astype("float32")
         >>> detector = wildood.posthoc(torch.nn.Linear(2, 3), wildood.EnergyScore(), holdout=x, alpha=0.1)
         >>> found = SetAnswers.asked(detector, "test", Images(x))
-        >>> int(found.accepted.sum()), told_use(found.used_as)
-        (28, "set the detector's threshold")
+        >>> int(found.accepted.sum()), found.used_as
+        (28, 'threshold')
         """
         try:
             if images.labels is None:
@@ -99,16 +98,7 @@ class SetAnswers(Answers):
         except InputError as error:
             said = str(error).removeprefix("x: ")
             raise InputError(said if said.startswith(name) else f"{name}: {said}") from error
-        return cls(*decided, name, images, used_as(detector, images))
-
-
-def told_use(used: str) -> str:
-    """What examples were to a detector, as the end of a sentence about them; empty if they were nothing.
-
-    >>> told_use("wild"), told_use("threshold"), told_use("")
-    ("were the detector's wild data", "set the detector's threshold", '')
-    """
-    return USES.get(used, f"were the detector's {used} data") if used else ""
+        return cls(*decided, name, images, used_as(detector.record, images))
 
 
 def _decided(

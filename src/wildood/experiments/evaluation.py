@@ -1,7 +1,7 @@
 """One detector on test data: what it catches of each OOD set and what that costs, with an interval for each number."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -75,9 +75,11 @@ class IdResult:
         accuracy: of the classifier, on rejected examples too; None without labels.
         accuracy_of_accepted: on those that are accepted; None without labels, or if there are none.
         false_alarms: the share that is rejected at the deployed threshold.
-        classes_are: the labels, or what the classifier predicts where there are none.
+        classes_are: the labels; or what the classifier predicts where there are none, or where a rate is promised for each
+            predicted class.
         false_alarms_by_class: for each class that has examples, by its number.
         used_as: what this very set was to the detector before; empty if it was nothing.
+        unmatched_names: whether the classes have names here but none in the detector, so that their order numbers them.
     """
 
     name: str
@@ -88,6 +90,7 @@ class IdResult:
     classes_are: Literal["true", "predicted"]
     false_alarms_by_class: dict[int, Share]
     used_as: str = ""
+    unmatched_names: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,13 +128,25 @@ def measure(
     >>> measure(detector, known, [far]).promise.rate.examples
     30
     """
-    promise = check_on_known(detector, known, CONFIDENCE)
-    evaluation = evaluate(known, unknown, resamples, seed)
+    promise = check_on_known(detector, known, CONFIDENCE, known.used_as)
+    by_class = detector.promise is not None and detector.promise.by_class
+    found = evaluate(known, unknown, resamples, seed, by_predicted=by_class)
+    unmatched = bool(known.images.classes) and not detector.record.get("classes")
+    evaluation = replace(found, id=replace(found.id, unmatched_names=unmatched))
     return Measured(detector, known, unknown, evaluation, promise, class_names(detector, known))
 
 
-def evaluate(known: SetAnswers, unknown: Sequence[SetAnswers], resamples: int = RESAMPLES, seed: int = 0) -> Evaluation:
+def evaluate(
+    known: SetAnswers,
+    unknown: Sequence[SetAnswers],
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    *,
+    by_predicted: bool = False,
+) -> Evaluation:
     """Measure what a detector answered; the seed is that of the bootstrap.
+
+    False alarms are told by true class where there are labels, unless `by_predicted`.
 
     >>> import torch, wildood
     >>> from wildood.data.images import Images
@@ -166,7 +181,7 @@ def evaluate(known: SetAnswers, unknown: Sequence[SetAnswers], resamples: int = 
         aupr_out=_mean(metrics, "aupr_out"),
         caught=float(np.mean([result.caught.value for result in ood])),
     )
-    return Evaluation(_on_id(known), tuple(ood), average, resamples, seed)
+    return Evaluation(_on_id(known, by_predicted=by_predicted), tuple(ood), average, resamples, seed)
 
 
 def class_names(detector: Detector, known: SetAnswers) -> list[str]:
@@ -176,9 +191,9 @@ def class_names(detector: Detector, known: SetAnswers) -> list[str]:
     return [names[number] if number < len(names) else str(number) for number in range(count)]
 
 
-def _on_id(known: SetAnswers) -> IdResult:
+def _on_id(known: SetAnswers, *, by_predicted: bool) -> IdResult:
     labels = None if known.images.labels is None else np.asarray(known.images.labels)
-    classes = known.classes if labels is None else labels
+    classes = known.classes if labels is None or by_predicted else labels
     right = None if labels is None else known.classes == labels
     return IdResult(
         name=known.name,
@@ -186,7 +201,7 @@ def _on_id(known: SetAnswers) -> IdResult:
         accuracy=None if right is None else _share(right),
         accuracy_of_accepted=None if right is None or not known.accepted.any() else _share(right[known.accepted]),
         false_alarms=_share(known.rejected),
-        classes_are="predicted" if labels is None else "true",
+        classes_are="predicted" if labels is None or by_predicted else "true",
         false_alarms_by_class={int(each): _share(known.rejected[classes == each]) for each in np.unique(classes)},
         used_as=known.used_as,
     )

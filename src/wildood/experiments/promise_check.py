@@ -1,6 +1,7 @@
 """Whether a promised false-alarm rate still looks true: exactly, on examples known to be ID; modestly, on traffic alone."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy.typing as npt
 
 from wildood.detect.detector import Detector
 from wildood.detect.promise import Promise
+from wildood.detect.use import told_use
 from wildood.evaluate.binomial import Share, hypergeometric_tail, in_percent
 from wildood.experiments.answers import Answers
 
@@ -25,6 +27,7 @@ class PromiseCheck:
         rate: of false alarms, measured on examples known to be ID.
         by_luck: the p-value of the hypothesis that these examples are drawn like the holdout.
         unless_above: "holds unless" more than this share of the traffic is unknown.
+        worst_class: of a promise by class, the number of the predicted class that speaks most against it.
     """
 
     verdict: Verdict
@@ -32,14 +35,18 @@ class PromiseCheck:
     rate: Share | None = None
     by_luck: float | None = None
     unless_above: float | None = None
+    worst_class: int | None = None
 
 
-def check_on_known(detector: Detector, known: Answers, confidence: float) -> PromiseCheck:
+def check_on_known(detector: Detector, known: Answers, confidence: float, used_as: str = "") -> PromiseCheck:
     """Compare the rate on ID examples that nothing has trained on with the one that was promised.
 
     Given the threshold, the number of false alarms is binomial. But a threshold from few examples may lie too low by
     the luck of their draw, which a promise "on average over holdouts" allows for, by class as well: it looks broken only
     if that is no excuse. Where it is kept, it looks broken in at most 1 - confidence of all draws.
+
+    A promise by class is judged by what it is about, the rate among the examples of each predicted class: the limits of
+    k classes have 1 - (1 - confidence) / k each. Examples that the detector was made from (`used_as`) say nothing of it.
 
     >>> import torch, wildood
     >>> detector = wildood.posthoc(torch.nn.Linear(1, 2), wildood.EnergyScore(), holdout=np.zeros((19, 1), dtype="f"))
@@ -52,29 +59,40 @@ def check_on_known(detector: Detector, known: Answers, confidence: float) -> Pro
     """
     promise, rate = detector.promise, Share.of(known.rejected, confidence)
     measured = f"{rate.told(confidence)} of the ID examples are rejected"
+    if used_as:
+        says = f"{measured}; these examples {told_use(used_as)}, so they say nothing of the promise: give others"
+        return PromiseCheck("cannot be told", says, rate)
     if promise is None:
         return PromiseCheck("no promise", f"{measured}; nothing was promised", rate)
-    most = _most(promise)
-    word = f"promise of {most}" if promise.unseen else f"aim of {most} (no promise)"
+    rates, worst = [rate], None
+    if promise.by_class:
+        worst, rates = _by_class(known, confidence)
+        measured += f", of those predicted as {_name(detector, worst)} {rates[0].told(confidence)}"
+    high, value = max(each.high for each in rates), max(each.value for each in rates)
+    low = max(each.low for each in (rate, *rates))  # what holds in each class holds over all of them
+    word = f"promise of {_most(promise)}" if promise.unseen else f"aim of {_most(promise)} (no promise)"
     luck = by_luck(detector, known) if promise.unseen else None
-    if rate.high <= promise.alpha:
-        return PromiseCheck("holds", f"{measured}: the {word} holds", rate, luck)
-    if rate.low <= promise.alpha:
-        return PromiseCheck("not contradicted", f"{measured}: nothing speaks against the {word}", rate, luck)
+    found = partial(PromiseCheck, rate=rate, by_luck=luck, worst_class=worst)
+    if high <= promise.alpha:
+        return found("holds", f"{measured}: the {word} holds")
+    if low <= promise.alpha < value:
+        says = f"{measured}: above the {word}, but not by more than so few examples may show by chance"
+        return found("not contradicted", says)
+    if low <= promise.alpha:
+        return found("not contradicted", f"{measured}: nothing speaks against the {word}")
     if luck is None:
-        says = f"{measured}: the {word} is missed: calibrate on examples that the classifier has not seen"
-        return PromiseCheck("above", says, rate)
+        return found("above", f"{measured}: the {word} is missed: calibrate on examples that the classifier has not seen")
     if luck <= 1 - confidence:
         says = (
             f"{measured}: the {word} looks broken; ID data is no longer like the {promise.examples} holdout examples (p = "
             f"{luck:.2g}): calibrate on newer ones"
         )
-        return PromiseCheck("broken", says, rate, luck)
+        return found("broken", says)
     says = (
         f"{measured}: more than the {word}, but the luck of drawing {promise.examples} holdout examples may explain it (p = "
         f"{luck:.2g}): calibrate on more of them"
     )
-    return PromiseCheck("above", says, rate, luck)
+    return found("above", says)
 
 
 def check_on_traffic(promise: Promise | None, rejected: Share | None, confidence: float) -> PromiseCheck:
@@ -90,7 +108,8 @@ def check_on_traffic(promise: Promise | None, rejected: Share | None, confidence
     """
     if promise is None or not promise.unseen:
         return PromiseCheck("no promise", "nothing was promised: the threshold does not rest on unseen examples")
-    most = f"the promise of {_most(promise)}"
+    # A rate over all classes is all that unlabelled traffic speaks of.
+    most = f"the promise of {_most(replace(promise, by_class=False))}" + (" over all classes" if promise.by_class else "")
     if rejected is not None and rejected.high <= promise.alpha:
         unless = 1 - rejected.high / promise.alpha
         sure = f"at {100 * confidence:g} % confidence"
@@ -125,9 +144,22 @@ def by_luck(detector: Detector, known: Answers) -> float:
     return min(1.0, len(groups) * min(_tail(*group) for group in groups))
 
 
+def _by_class(known: Answers, confidence: float) -> tuple[int, list[Share]]:
+    """The predicted class that speaks most against the promise, and the rate of each, that of this one first."""
+    classes = np.unique(known.classes)
+    surely = 1 - (1 - confidence) / len(classes)
+    shares = [(int(number), Share.of(known.rejected[known.classes == number], surely)) for number in classes]
+    shares.sort(key=lambda one: (-one[1].low, -one[1].value))
+    return shares[0][0], [share for _, share in shares]
+
+
+def _name(detector: Detector, number: int) -> str:
+    names = detector.record.get("classes")
+    return f"class {number}" if names is None else str(names[number])
+
+
 def _most(promise: Promise) -> str:
-    # What holds in each class holds over all of them, but not the other way round.
-    return f"at most {100 * promise.alpha:g} %" + (" over all classes" if promise.by_class else "")
+    return f"at most {100 * promise.alpha:g} %" + (" in each predicted class" if promise.by_class else "")
 
 
 def _tail(threshold: float, held: npt.NDArray[Any], fresh: npt.NDArray[Any]) -> float:

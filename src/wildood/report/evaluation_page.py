@@ -19,6 +19,7 @@ from wildood.report.evaluation_tables import (
     ood_cells,
     shared_examples,
     told_promise,
+    unmatched_names,
     used_before,
 )
 from wildood.report.gallery import Pictures, can_be_shown, gallery
@@ -81,7 +82,7 @@ def _tables(measured: Measured) -> list[Panel]:
         Panel(
             "What it costs on ID data",
             f"{accuracy} False alarms are the ID examples that are rejected at the deployed threshold.",
-            _table(id_cells(found)) + "".join(map(note, [*used_before(found), UNKNOWABLE])),
+            _table(id_cells(found)) + "".join(map(note, [*used_before(found), *unmatched_names(found), UNKNOWABLE])),
         ),
     ]
 
@@ -96,11 +97,12 @@ def _densities(measured: Measured) -> list[Panel]:
         return answers.scores if thresholds is None else answers.margins
 
     threshold = measured.detector.threshold if thresholds is None else 0.0
+    axis = figures.SCORE if thresholds is None else figures.MARGIN
     return [
         Panel(
             f"Scores of {answers.name}",
             f"{what} Caught: {100 * result.caught.value:.1f} %.",
-            figures.histogram(f"scores-{number}", shown(measured.known), shown(answers), threshold, ("ID", "OOD")),
+            figures.histogram(f"scores-{number}", shown(measured.known), shown(answers), threshold, ("ID", "OOD"), axis),
         )
         for number, (answers, result) in enumerate(zip(measured.unknown, measured.evaluation.ood, strict=True))
     ]
@@ -117,7 +119,7 @@ def _rocs(measured: Measured) -> list[Panel]:
     )
     panels = []
     for part, numbers in enumerate(_parts(len(caught))):
-        labels = {number: _legend(measured.unknown[number].name, number) for number in numbers}
+        labels = _legend([measured.unknown[number].name for number in numbers], numbers, numbered=len(caught) > IN_ROC)
         scores = {label: (known.scores, measured.unknown[number].scores, threshold) for number, label in labels.items()}
         points = {label: (false_alarms, caught[number]) for number, label in labels.items()}
         title = "Caught against cost, at every threshold"
@@ -130,27 +132,32 @@ def _parts(count: int) -> list[range]:
     return [range(start, min(start + IN_ROC, count)) for start in range(0, count, IN_ROC)]
 
 
-def _legend(name: str, number: int) -> str:
-    """A name that can stand in a legend: short, unlike the others, and without the _ that hides it there."""
-    short = name if len(name) <= LONGEST else f"…{name[1 - LONGEST :]}"
-    return f"{number + 1}: {short}"
+def _legend(names: Sequence[str], numbers: Sequence[int], *, numbered: bool) -> dict[int, str]:
+    """Names that can stand in a legend: short, and with their numbers where the title counts sets or a name needs it.
+
+    >>> _legend(["svhn", "lsun"], [0, 1], numbered=False)
+    {0: 'svhn', 1: 'lsun'}
+    """
+    short = [name if len(name) <= LONGEST else f"…{name[1 - LONGEST :]}" for name in names]
+    # A name that begins with _ is hidden there, and of two that end alike one would be lost.
+    numbered = numbered or len(set(short)) < len(short) or any(name.startswith("_") for name in short)
+    return {number: f"{number + 1}: {name}" if numbered else name for number, name in zip(numbers, short, strict=True)}
 
 
 def _classes(measured: Measured) -> list[Panel]:
     found, promise = measured.evaluation.id, measured.detector.promise
+    by_class = promise is not None and promise.by_class
     cells = class_cells(measured.evaluation, measured.classes, CLASSES)
     shares = sorted(found.false_alarms_by_class.items(), key=lambda item: -item[1].value)[:CLASSES]
     bars = [(measured.classes[number], share.value, share.low, share.high) for number, share in shares]
-    whose = (
-        "Classes are the labels of the examples."
-        if found.classes_are == "true"
-        else "The examples have no labels: classes are what the classifier predicts."
-    )
+    whose = "Classes are the labels of the examples."
+    if found.classes_are == "predicted":
+        why = "a rate is promised for each of these" if by_class else "the examples have no labels"
+        whose = f"Classes are what the classifier predicts: {why}."
     left_out = len(found.false_alarms_by_class) - len(shares)
     rest = f" The {CLASSES} highest are shown; metrics.json has the other {left_out}, too." if left_out else ""
-    by_class = promise is not None and promise.by_class
     promised = (
-        "A rate is promised for each predicted class."
+        "A rate is promised for each predicted class, none for the true ones."
         if by_class
         else "A promise is about all classes together: one class may bear more."
     )
@@ -158,7 +165,8 @@ def _classes(measured: Measured) -> list[Panel]:
         Panel(
             "Who bears the false alarms",
             f"{whose} A line is the {100 * CONFIDENCE:g} % interval of one class.{rest}",
-            figures.by_class("classes", bars, None if promise is None else promise.alpha),
+            # The line is where something is promised: in each predicted class, never in a true one.
+            figures.by_class("classes", bars, promise.alpha if promise is not None and promise.by_class else None),
         ),
         Panel("The same in numbers", f"In percent. {promised}", _table(cells)),
     ]
@@ -197,7 +205,7 @@ def _making(detector: Detector, making: dict[str, str]) -> Panel:
     items = {
         **making,
         "score": f"{type(detector.scorer).__name__}, higher = more OOD",
-        "threshold": f"{detector.threshold:.6g}: {detector.promise or 'nothing is promised'}",
+        "threshold": f"{detector.told_threshold}: {detector.told_promise if detector.promise else 'nothing is promised'}",
         "made with": settings_text(detector.record.get("versions", {})),
     }
     return Panel("Command, detector, versions", "metrics.json holds every number of this page.", definitions(items))

@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from wildood.evaluate.binomial import Share
-from wildood.experiments.answers import told_use
+from wildood.detect.use import told_use
+from wildood.evaluate.binomial import Share, percent_digits
 from wildood.experiments.evaluation import CONFIDENCE, Average, Estimate, Evaluation, OodResult
 from wildood.experiments.promise_check import PromiseCheck
 
@@ -58,7 +58,7 @@ def ood_cells(evaluation: Evaluation) -> Cells:
     ]
     if len(rows) == 1:
         return Cells(header, rows)
-    mean = ["mean of the sets", _percent(evaluation.average.caught), *_detection(evaluation.average), ""]
+    mean = ["mean of the sets", percent_digits(evaluation.average.caught), *_detection(evaluation.average), ""]
     return Cells(header, [*rows, mean], strong=len(rows))
 
 
@@ -112,6 +112,12 @@ def used_before(evaluation: Evaluation, escaped: Callable[[str], str] = str) -> 
     ]
 
 
+def unmatched_names(evaluation: Evaluation, escaped: Callable[[str], str] = str) -> list[str]:
+    """That the classes of the ID set could not be matched by name, if so: a sentence, or none."""
+    said = "the detector has no names for its classes, so those of the labels are numbered in their order."
+    return [f"{escaped(evaluation.id.name)}: {said}"] if evaluation.id.unmatched_names else []
+
+
 def shared_examples(evaluation: Evaluation, escaped: Callable[[str], str] = str) -> str:
     """Which OOD sets have examples that are in the ID set, too; empty if none has."""
     counts = [
@@ -136,7 +142,7 @@ def latex(evaluation: Evaluation, promise: PromiseCheck) -> str:
 def _notes(evaluation: Evaluation, promise: PromiseCheck, escaped: Callable[[str], str]) -> list[str]:
     said = [UNITS, CONVENTION, told_promise(promise), *used_before(evaluation, escaped), UNKNOWABLE]
     found = shared_examples(evaluation, escaped)
-    return [*said, found] if found else said
+    return [*said, *unmatched_names(evaluation, escaped), *([found] if found else [])]
 
 
 def _markdown_table(cells: Cells) -> str:
@@ -172,12 +178,8 @@ def _one_line(text: str) -> str:
 
 def _detection(result: OodResult | Average) -> list[str]:
     estimates = [_with_interval(result.fpr95), _with_interval(result.auroc)]
-    return [*estimates, _percent(result.aupr_in), _percent(result.aupr_out)]
+    return [*estimates, percent_digits(result.aupr_in), percent_digits(result.aupr_out)]
 
 
 def _with_interval(found: Estimate | Share) -> str:
-    return f"{_percent(found.value)} [{_percent(found.low)}, {_percent(found.high)}]"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}"
+    return f"{percent_digits(found.value)} [{percent_digits(found.low)}, {percent_digits(found.high)}]"

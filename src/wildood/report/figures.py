@@ -12,35 +12,36 @@ from wildood.report.style import DASHES, FAINT, INK, KNOWN, SERIES, UNKNOWN, dra
 from wildood.train.history import Row
 
 Scores = npt.NDArray[np.floating]
+SCORE = "score (higher = more unknown)"
+MARGIN = "score - threshold of the predicted class"
 IN_TRAINING = "labelled, mean of the epoch"
 LONGEST = 18  # letters of a class, beside its bar
 
 
-def histogram(name: str, known: Scores, other: Scores, threshold: float, labels: tuple[str, str]) -> str:
+def histogram(name: str, known: Scores, other: Scores, threshold: float, labels: tuple[str, str], axis: str = SCORE) -> str:
     """Scores of two groups as shares of each, with the threshold between them."""
     with drawing(name, f"Scores of {labels[0]} and {labels[1]}, with the threshold") as (axes, drawn):
-        both = np.concatenate([known, other])
-        finite = both[np.isfinite(both)]
-        low, high = np.quantile(finite, [0.002, 0.998]) if len(finite) else (0.0, 1.0)
-        threshold = float(np.clip(threshold, low, high)) if np.isinf(threshold) else threshold
-        edges = np.linspace(min(low, threshold), max(high, threshold), 41).tolist()
-        groups = ((known, KNOWN, "", labels[0]), (other, UNKNOWN, "////", labels[1]))
-        for scores, colour, hatch, label in groups:
-            shares = np.full(len(scores), 1 / len(scores))
-            inside = np.clip(scores.astype(np.float64), edges[0], edges[-1])  # outliers: in the outermost bars
-            style = {"color": colour, "alpha": 0.55, "label": label}
-            axes.hist(inside, edges, weights=shares, histtype="stepfilled", **style)  # type: ignore[arg-type]
-            axes.hist(inside, edges, weights=shares, histtype="step", color=colour, hatch=hatch, linewidth=1)
-        axes.axvline(threshold, color=INK, linewidth=1.2, linestyle="--")
+        threshold = _densities(axes, known, other, threshold, labels)
         axes.annotate(
             "rejected →", (threshold, 1), xycoords=("data", "axes fraction"), xytext=(4, -4), textcoords="offset points",
             va="top", fontsize=8.5,
         )  # fmt: skip
-        axes.set_xlabel("score (higher = more unknown)")
+        axes.set_xlabel(axis)
+        axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.set_ylabel("share")
         percent(axes, "y")
-        axes.margins(y=0.15)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.16), ncols=2)
+    return drawn.svg
+
+
+def small_histogram(name: str, known: Scores, other: Scores, threshold: float, labels: tuple[str, str]) -> str:
+    """The same half as wide and without words, as one of many: what it shows is said beside it."""
+    says = f"Scores of {labels[0]} and {labels[1]}, with the threshold"
+    with drawing(name, says, height=1.15, width=2.2) as (axes, drawn):
+        _densities(axes, known, other, threshold, labels)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
     return drawn.svg
 
 
@@ -69,7 +70,7 @@ def roc(
             axes.plot(*points[label], "o", color=colour, markersize=6.5, markeredgecolor=INK, clip_on=False, zorder=5)
         axes.set_xlim(0, max(zoom, *(false_alarms for false_alarms, _ in points.values())))
         lowest = min(caught for _, caught in points.values())
-        axes.set_ylim(max(0.0, np.floor(10 * lowest - 1) / 10), 1.004)
+        axes.set_ylim(0.0 if lowest < 0.5 else np.floor(10 * lowest - 1) / 10, 1.004)
         axes.set_xlabel("false alarms: share of known rejected")
         axes.set_ylabel("share of unknown caught")
         percent(axes, "x")
@@ -143,19 +144,40 @@ def slope(name: str, history: Sequence[Row]) -> str:
     return drawn.svg
 
 
-def acceptance(name: str, history: Sequence[Row], kept: int) -> str:
-    """What chose the epoch: how much wild data is accepted, and the accuracy, on data set aside."""
-    with drawing(name, "Wild data accepted and accuracy over the steps, with the epoch that was kept") as (axes, drawn):
-        _lines(axes, history, {"accuracy": "accuracy", "acceptance": "wild data accepted"})
-        axes.axvline(history[kept]["step"], color=INK, linewidth=1.2, linestyle=":")
-        side = ("left", 3) if kept == 0 else ("right", -3)
-        axes.annotate(
-            "kept", (history[kept]["step"], 0.5), xycoords=("data", "axes fraction"), xytext=(side[1], 0),
-            textcoords="offset points", ha=side[0], va="center", fontsize=8.5,
-        )  # fmt: skip
+def acceptance(name: str, history: Sequence[Row], kept: int | None, what: str = "wild data") -> str:
+    """What chose the epoch (None: it is not known which): how much is accepted, and the accuracy, on data set aside."""
+    says = f"{what.capitalize()} accepted and accuracy over the steps"
+    with drawing(name, says if kept is None else f"{says}, with the epoch that was kept") as (axes, drawn):
+        _lines(axes, history, {"accuracy": "accuracy", "acceptance": f"{what} accepted"})
+        if kept is not None:
+            axes.axvline(history[kept]["step"], color=INK, linewidth=1.2, linestyle=":")
+            side = ("left", 3) if kept == 0 else ("right", -3)
+            axes.annotate(
+                "kept", (history[kept]["step"], 0.5), xycoords=("data", "axes fraction"), xytext=(side[1], 0),
+                textcoords="offset points", ha=side[0], va="center", fontsize=8.5,
+            )  # fmt: skip
         axes.set_ylabel("share")
         percent(axes, "y")
     return drawn.svg
+
+
+def _densities(axes: Axes, known: Scores, other: Scores, threshold: float, labels: tuple[str, str]) -> float:
+    """Both groups as bars with the threshold as a line: where it is drawn."""
+    both = np.concatenate([known, other])
+    finite = both[np.isfinite(both)]
+    low, high = np.quantile(finite, [0.002, 0.998]) if len(finite) else (0.0, 1.0)
+    threshold = float(np.clip(threshold, low, high)) if np.isinf(threshold) else threshold
+    edges = np.linspace(min(low, threshold), max(high, threshold), 41).tolist()
+    groups = ((known, KNOWN, "", labels[0]), (other, UNKNOWN, "////", labels[1]))
+    for scores, colour, hatch, label in groups:
+        shares = np.full(len(scores), 1 / len(scores))
+        inside = np.clip(scores.astype(np.float64), edges[0], edges[-1])  # outliers: in the outermost bars
+        style = {"color": colour, "alpha": 0.55, "label": label}
+        axes.hist(inside, edges, weights=shares, histtype="stepfilled", **style)  # type: ignore[arg-type]
+        axes.hist(inside, edges, weights=shares, histtype="step", color=colour, hatch=hatch, linewidth=1)
+    axes.axvline(threshold, color=INK, linewidth=1.2, linestyle="--")
+    axes.margins(y=0.15)
+    return threshold
 
 
 def _lines(axes: Axes, history: Sequence[Row], columns: Mapping[str, str], above: float = 0.0) -> None:

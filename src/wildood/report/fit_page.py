@@ -85,8 +85,8 @@ def _table_panel(detector: Detector, seen: dict[str, Seen], thresholds: dict[str
             "share of known data: the one that rejects more wild data catches more unknowns. Most of these wild examples "
             "were trained on. "
             + (
-                "The promised rate is an average over holdouts, and one half of this one chose the epoch: the share of it "
-                "that is rejected may lie somewhat above or below."
+                "The promised rate is an average over holdouts, and a part of this one chose (the epoch, and the best of "
+                "several candidates): the share of it that is rejected may lie somewhat above or below."
                 if given.is_holdout
                 else "So were the labelled ones: fresh data is rejected more often."
             )

@@ -1,19 +1,20 @@
 """What traffic says without a label: how much of it is unknown, and whether the promise still looks true."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from wildood.detect.detector import Detector
+from wildood.detect.use import told_use
 from wildood.evaluate.binomial import Share
 from wildood.evaluate.mixture import FprByShare, UnknownShare, fpr_by_share, unknown_share
 from wildood.evaluate.thresholds import p_values
-from wildood.experiments.answers import Answers, told_use
+from wildood.experiments.answers import Answers
 from wildood.experiments.promise_check import PromiseCheck, check_on_known, check_on_traffic
 
 Floats = npt.NDArray[np.float64]
-SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # values of pi for which the FPR is told
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0)  # values of pi for which the FPR is told
 UNTRUSTED = (
     "the ID scores of this detector are of examples that the classifier may have trained on, and fresh ID data scores "
     "higher: calibrate it on unseen examples, or give some with --id"
@@ -59,11 +60,19 @@ class Inspection:
             return None
         return p_values(self.traffic.scores, self.known.scores)
 
-    def fpr(self, shares: npt.ArrayLike = SHARES) -> FprByShare | None:
-        """The share of OOD accepted for each pi that might be the true one, with its band."""
-        if not self.can_tell_fpr or self.known is None:
+    def fpr(self, shares: npt.ArrayLike | None = None) -> FprByShare | None:
+        """The share of OOD accepted for each pi that might be the true one, with its band.
+
+        A pi below the lower bound is refuted, whatever the band would allow. Unless values of pi are given, they are
+        `SHARES` and the bound.
+        """
+        if not self.can_tell_fpr or self.known is None or self.unknown is None:
             return None
-        return fpr_by_share(self.known.margins, self.traffic.margins, 0.0, shares, self.confidence)
+        bound = self.unknown.bound
+        if shares is None:
+            shares = sorted({*SHARES, *([bound] if bound > 0 else [])})
+        told = fpr_by_share(self.known.margins, self.traffic.margins, 0.0, shares, self.confidence)
+        return replace(told, possible=told.possible & (told.share >= bound))
 
     @property
     def says(self) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.detect.detector import Detector
-from wildood.evaluate.binomial import in_percent
+from wildood.evaluate.binomial import in_percent, percent_digits
 from wildood.report import figures
 from wildood.report.gallery import SHOWN, Pictures, can_be_shown, gallery
 from wildood.report.inspection import Inspection
@@ -122,8 +122,9 @@ def _histogram(detector: Detector, found: Inspection) -> list[Panel]:
     )
     if not found.untested and not found.can_tell_fpr:
         says += " How many unknowns get through cannot be told from a holdout that set several thresholds: give --id."
-    threshold = 0.0 if by_class else detector.threshold
-    return [Panel("Scores of this traffic", says, figures.histogram("scores", *groups, threshold, (name, "traffic")))]
+    threshold, axis = (0.0, figures.MARGIN) if by_class else (detector.threshold, figures.SCORE)
+    drawn = figures.histogram("scores", *groups, threshold, (name, "traffic"), axis)
+    return [Panel("Scores of this traffic", says, drawn)]
 
 
 def _fpr(found: Inspection) -> list[Panel]:
@@ -132,7 +133,8 @@ def _fpr(found: Inspection) -> list[Panel]:
     told = found.fpr()
     if told is None:
         return []
-    curve = found.fpr(np.linspace(0.005, 0.5 if bound < 0.25 and told.possible.any() else 1.0, 200))
+    fits = told.possible[told.share <= 0.5].any()
+    curve = found.fpr(np.linspace(0.005, 0.5 if bound < 0.25 and fits else 1.0, 200))
     assert curve is not None  # noqa: S101 - as the other
     with drawing("fpr", "Share of unknowns accepted, for each share of unknowns that the traffic may have") as (axes, drawn):
         some = curve.possible
@@ -147,22 +149,25 @@ def _fpr(found: Inspection) -> list[Panel]:
         percent(axes, "x")
         percent(axes, "y")
     rows = [
-        [in_percent(pi), in_percent(fpr), f"{100 * low:.3g} to {in_percent(high)}"]
+        [_pi(pi, bound), in_percent(fpr), f"{percent_digits(low)} to {in_percent(high)}"]
         if possible
-        else [in_percent(pi), "refuted", ""]
+        else [_pi(pi, bound), "refuted", ""]
         for pi, fpr, low, high, possible in zip(told.share, told.fpr, told.lower, told.upper, told.possible, strict=True)
     ]
     says = (
         "How much of the unknown is accepted depends on how much there is, which nobody knows: one value for each π that "
         "may be the true one" + (", which is right of the dashed line." if bound > 0 else ".")
     )
-    if not found.found and not told.possible.any():
+    if not found.found and not fits:
         # More is accepted than of the known, which only unknowns that are all accepted could explain, and only if many.
-        says += (
-            f" No π up to {in_percent(told.share[-1])} fits: known traffic is not like what it is compared with, it seems."
-        )
+        says += " No π up to 50 % fits: known traffic is not like what it is compared with, it seems."
     sure = f"The band holds for all π together, in {100 * told.confidence:g} % of all draws."
     return [Panel("Unknowns that get through", says, drawn.svg + table(["if π is", "accepted", "band"], rows) + note(sure))]
+
+
+def _pi(share: float, bound: float) -> str:
+    """A share of unknowns in the table; the bound itself is told to be it."""
+    return f"{100 * share:g} %" if share != bound else f"{in_percent(share)}, the lower bound"
 
 
 def _examples(found: Inspection, traffic: Images, record: dict[str, Any], spec: InputSpec | None) -> list[Panel]:
@@ -217,7 +222,7 @@ def _making(detector: Detector, found: Inspection, traffic: Images, command: str
     items = {
         "command": command,
         "traffic": f"{len(found.traffic.scores)} examples from {traffic.where}",
-        "threshold": f"{detector.threshold:.6g}: {promise}" if detector.class_thresholds is None else str(promise),
+        "threshold": f"{detector.told_threshold}: {detector.told_promise}",
         **({"assumes": promise.assumption} if promise is not None and promise.unseen else {}),
         "versions": settings_text(detector.record.get("versions", {})),
     }
