@@ -1,0 +1,92 @@
+import colorsys
+
+import pytest
+import torch
+
+from wildood.data import views
+from wildood.data.views import random_view, rotations
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def pictures(count=64, channels=3, side=12):
+    return torch.rand(count, channels, side, side, generator=generator(7))
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_views_keep_the_shape_and_stay_between_0_and_1(channels):
+    images = pictures(channels=channels)
+    seen = random_view(images, generator())
+    assert seen.shape == images.shape
+    assert seen.min() >= 0
+    assert seen.max() <= 1
+    assert not torch.equal(seen, images)
+
+
+def test_the_generator_decides_every_view():
+    images = pictures()
+    assert torch.equal(random_view(images, generator(1)), random_view(images, generator(1)))
+    assert not torch.equal(random_view(images, generator(1)), random_view(images, generator(2)))
+
+
+def test_each_image_has_its_own_view():
+    seen = random_view(pictures(1).repeat(20, 1, 1, 1), generator())
+    assert len({view.numpy().tobytes() for view in seen}) == 20
+
+
+def test_an_image_of_one_colour_stays_of_one_colour():
+    seen = random_view(torch.full((30, 3, 8, 8), 0.5), generator())
+    assert (seen.amax((2, 3)) - seen.amin((2, 3))).max() < 1e-5
+
+
+def test_jitter_changes_most_images_and_grey_some():
+    images = pictures(2000, side=2)
+    jittered = (views._jittered(images, generator()) != images).flatten(1).any(1).float().mean()
+    grey = views._greyed(images, generator())
+    greyed = ((grey.amax(1) - grey.amin(1)).flatten(1).amax(1) < 1e-6).float().mean()
+    assert jittered.item() == pytest.approx(views.JITTERED, abs=0.04)
+    assert greyed.item() == pytest.approx(views.GREYED, abs=0.04)
+
+
+def test_brightness_contrast_and_saturation_stay_within_their_strength():
+    images = torch.full((4000, 3, 2, 2), 0.5)  # one grey: neither contrast, saturation nor hue can change it
+    levels = views._jittered(images, generator())[:, 0, 0, 0]
+    assert levels.min().item() == pytest.approx(0.5 * (1 - views.STRENGTH), abs=0.005)
+    assert levels.max().item() == pytest.approx(0.5 * (1 + views.STRENGTH), abs=0.005)
+
+
+@pytest.mark.parametrize("share", [-0.1, 0.0, 0.07, 0.5])
+def test_hue_turns_as_in_the_standard_library(share):
+    images = pictures(3, side=4)
+    turned = views._turned(images, torch.full((3, 1, 1, 1), share))
+    for image, other in zip(
+        images.permute(0, 2, 3, 1).reshape(-1, 3), turned.permute(0, 2, 3, 1).reshape(-1, 3), strict=True
+    ):
+        hue, saturation, value = colorsys.rgb_to_hsv(*image.tolist())
+        assert other.tolist() == pytest.approx(colorsys.hsv_to_rgb((hue + share) % 1, saturation, value), abs=1e-4)
+
+
+def test_crops_show_a_part_of_the_image_in_its_order_or_flipped():
+    # The red channel is the place from left to right, the green one from top to bottom.
+    across = torch.linspace(0, 1, 32).expand(32, 32)
+    images = torch.stack([across, across.T, torch.zeros(32, 32)]).repeat(500, 1, 1, 1)
+    seen = views._cropped(images, generator())
+    widths = (seen[:, 0, 16, -2] - seen[:, 0, 16, 1]) / (29 / 31)
+    heights = (seen[:, 1, -2, 16] - seen[:, 1, 1, 16]) / (29 / 31)
+    assert (heights > 0).all()  # never upside down
+    assert (widths < 0).float().mean().item() == pytest.approx(views.FLIPPED, abs=0.07)
+    area, aspect = (widths.abs() * heights), (widths.abs() / heights)
+    assert area.min() > views.AREA[0] - 0.03
+    assert area.max() < 1.05
+    assert aspect.min() > views.ASPECT[0] - 0.08
+    assert aspect.max() < views.ASPECT[1] + 0.08
+
+
+def test_rotations_are_in_the_order_of_their_turns():
+    images = pictures(3)
+    turned = rotations(images)
+    assert torch.equal(turned[:3], images)
+    for turns in range(4):
+        assert torch.equal(turned[3 * turns : 3 * turns + 3], torch.rot90(images, turns, (2, 3)))
