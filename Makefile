@@ -9,7 +9,7 @@ demo: install
 	$(BIN)/wildood demo
 
 test: lint types
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile
 
 lint: install
 	$(BIN)/ruff check .

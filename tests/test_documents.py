@@ -206,4 +206,4 @@ def test_the_exit_codes_of_the_guide_are_those_of_the_program():
     from wildood.cli import main  # noqa: PLC0415 - its name is taken by the function elsewhere
 
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", (ROOT / "docs/guide.md").read_text("utf-8"), re.MULTILINE)}
-    assert listed == {main.OK, 1, main.MISTAKE, main.FOUND, main.INTERRUPTED}
+    assert listed == {main.OK, 1, main.MISTAKE, main.FOUND, main.FAILED, main.INTERRUPTED}

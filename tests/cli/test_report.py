@@ -11,6 +11,7 @@ import pytest
 from wildood.cli.main import main
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.store import Failure, OnOod, Result, RunStore
+from wildood.methods.shipped import SHIPPED as METHODS
 
 WITHOUT = """
 import sys
@@ -19,7 +20,7 @@ from wildood.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
 FOUND = OnOod(0.25, 0.01, 0.9, 0.91, 0.92, 0.1, 30)
-FILES = ["beside.md", "report.html", "runs", "tables.csv", "tables.md", "tables.tex"]
+FILES = ["beside.csv", "beside.md", "report.html", "runs", "tables.csv", "tables.md", "tables.tex"]
 
 
 def add(store, experiment, fpr95=0.25):
@@ -53,13 +54,51 @@ def test_the_tables_are_printed_and_everything_is_written(store, capsys):
     assert printed.out.splitlines()[-3:] == [
         f"failed: {failed}: ValueError: no",
         "4 runs: 2 are done, 1 failed, 1 has not ended.",
-        "runs/report: tables.md, tables.tex, tables.csv, beside.md",
+        "runs/report: tables.md, tables.tex, tables.csv, beside.md, beside.csv",
     ]
     assert printed.err == "runs/report/report.html shows them as a page\n"
     assert "| energy | 25.00 ± 5.00 |" in (out / "tables.md").read_text()
     assert r"25.00$^{\pm 5.0}$" in (out / "tables.tex").read_text()
     assert "energy,svhn,fpr95,25.0000,5.0000,2," in (out / "tables.csv").read_text()
     assert "| 25.00 ± 5.00 | 35.59 | -10.59 |" in (out / "beside.md").read_text()
+    assert "energy,svhn,fpr95,25.0000,5.0000,35.59,,-10.5900," in (out / "beside.csv").read_text()
+
+
+def test_a_published_stationary_table_is_printed_with_what_is_accepted(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    add(RunStore(tmp_path / "r"), Experiment("cifar10", ("svhn",), method="energy", protocol="as_published"))
+    assert main(["report", "r", "--quiet"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"^ *accepted ↓ +SVHN", printed, re.MULTILINE)
+    assert re.search(r"^ *energy +10\.0 +95\.0", printed, re.MULTILINE)
+    assert "FPR95 ↓" not in printed
+    assert "Accepted (FPR in the paper) is the share of OOD" in printed
+    table = (tmp_path / "r" / "report" / "tables.csv").read_text()
+    assert "energy,svhn,fpr95,25.0000," in table
+    assert "energy,svhn,accepted,10.0000," in table
+
+
+def test_folders_that_cannot_be_read_do_not_end_the_report(store, capsys):
+    (store.root / "broken").mkdir()
+    (store.root / "broken" / "experiment.toml").write_text("id =")
+    (store.place(store.results()[0].experiment) / "scores.npz").write_bytes(b"PK")
+    assert main(["report", "runs", "--quiet"]) == 0
+    assert capsys.readouterr().out.splitlines()[-3].startswith("1 folder left out: broken: the experiment is not TOML")
+
+
+def test_runs_of_a_method_of_ones_own_are_reported_where_it_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine_of_a_report.py").write_text("from wildood import Woods as Mine")
+    with pytest.MonkeyPatch.context() as named:
+        named.setitem(METHODS, "mine_of_a_report:Mine", METHODS["woods"])
+        add(RunStore(tmp_path / "r"), Experiment("cifar10", ("svhn",), "svhn", 0.1, "mine_of_a_report:Mine"))
+    assert main(["report", "r", "--quiet"]) == 2
+    assert "mine_of_a_report:Mine" in capsys.readouterr().err
+    try:
+        assert main(["report", "r", "--quiet", "--method", "mine_of_a_report:Mine"]) == 0
+    finally:
+        METHODS.pop("mine_of_a_report:Mine", None)
+    assert re.search(r"^ *mine_of_a_report:Mine +25\.0", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_every_link_leads_to_a_page(store):
@@ -96,7 +135,7 @@ def test_nothing_is_set_beside_the_paper_where_it_has_no_numbers(tmp_path, monke
     add(RunStore(tmp_path / "r"), Experiment("digits", ("digits",), method="energy"))
     assert main(["report", "r", "--quiet"]) == 0
     assert capsys.readouterr().out.endswith("r/report: tables.md, tables.tex, tables.csv\n")
-    assert sorted(path.name for path in (tmp_path / "r" / "report").iterdir()) == FILES[1:]
+    assert sorted(path.name for path in (tmp_path / "r" / "report").iterdir()) == FILES[2:]
 
 
 def test_without_matplotlib_the_tables_are_written_and_one_line_says_how_to_get_pages(store, tmp_path):
@@ -107,7 +146,7 @@ def test_without_matplotlib_the_tables_are_written_and_one_line_says_how_to_get_
     assert done.stderr == "for pages with figures: pip install matplotlib, then the same command again\n"
     assert "25.0 ± 5.0" in done.stdout
     assert sorted(path.name for path in (store.root / "report").iterdir()) == [
-        "beside.md", "runs", "tables.csv", "tables.md", "tables.tex",
+        "beside.csv", "beside.md", "runs", "tables.csv", "tables.md", "tables.tex",
     ]  # fmt: skip
 
 

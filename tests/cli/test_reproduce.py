@@ -6,9 +6,10 @@ from wildood.cli.main import main
 from wildood.experiments import grids
 from wildood.experiments.grids import GRIDS, Grid
 from wildood.experiments.store import RunStore
+from wildood.methods.shipped import SHIPPED as METHODS
 
 
-@pytest.mark.parametrize(("name", "runs"), [("cifar100-stationary", 515), ("cifar10-pi", 450), ("digits", 150)])
+@pytest.mark.parametrize(("name", "runs"), [("cifar100-stationary", 520), ("cifar10-pi", 450), ("digits", 150)])
 def test_dry_run_prints_the_plan_and_runs_nothing(name, runs, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("wildood.experiments.planning.TRIED", 2)  # images, of a network that is slow here
     assert main(["reproduce", name, "--dry-run", "--runs", str(tmp_path / "runs")]) == 0
@@ -49,6 +50,7 @@ def test_a_failed_run_is_told_and_gives_exit_code_4(small, small_root, tmp_path,
     wrong = grids.replace(small, test=("none.npz",), wild="none.npz")
     monkeypatch.setitem(GRIDS, "small", Grid("one good, one bad", 1, "honest", lambda *_: [small, wrong]))
     monkeypatch.setattr("wildood.cli.reproduce.plan", _without_looking)
+    monkeypatch.setattr("wildood.cli.reproduce.check_sets", lambda *_: None)
     words = ["reproduce", "small", "--runs", str(tmp_path), "--data-root", str(small_root), "--workers", "2", "--quiet"]
     assert main(words) == 4
     told = capsys.readouterr().err
@@ -74,6 +76,10 @@ def _without_looking(experiments, *_):
         (["digits", "--workers", "0"], "--workers is 0"),
         (["digits", "--protocol", "as_published"], "no released protocol"),
         (["digits", "--cpus", "2"], "give --ray local"),
+        (["none.toml"], "none.toml: No such file"),
+        (["digits", "--method", "mine"], "give module:Class"),
+        (["digits", "--method", "nowhere:Mine"], "No module named 'nowhere'"),
+        (["digits", "--method", "os:path"], "neither a Score nor a method"),
         (["cpu", "--data-root", "nowhere", "--dry-run"], "is not there: give the directory"),
     ],
 )
@@ -83,3 +89,41 @@ def test_a_mistake_is_one_line(words, said, capsys, tmp_path, monkeypatch):
     told = capsys.readouterr().err
     assert said in told
     assert told.count("\n") == 1
+
+
+def test_an_experiment_of_a_file_is_run(small, small_root, tmp_path, capsys):
+    file = tmp_path / "mine.toml"
+    file.write_text(small.to_toml())
+    words = ["reproduce", str(file), "--runs", str(tmp_path / "runs"), "--data-root", str(small_root)]
+    assert main([*words, "--seeds", "2", "--dry-run"]) == 0
+    assert "2 runs, 0 done" in capsys.readouterr().out
+    assert main([*words, "--workers", "2"]) == 0
+    assert RunStore(tmp_path / "runs").is_done(small)
+
+
+def test_a_method_of_ones_own_is_run_wherever_woods_is(small, small_root, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(GRIDS, "small", Grid("one", 1, "honest", lambda *_: [small]))
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\nimport wildood\n\n"
+        "@dataclass(frozen=True)\nclass Mine(wildood.OutlierExposure):\n    weight: float = 0.25\n"
+        "    def schedule(self):\n        return wildood.Schedule(steps=3, batch=16)\n"
+    )
+    words = ["reproduce", "small", "--method", "mine:Mine", "--runs", "runs", "--data-root", str(small_root)]
+    try:
+        assert main([*words, "--workers", "2"]) == 0
+        found = {each.experiment.method: each for each in RunStore(tmp_path / "runs").results()}
+    finally:
+        METHODS.pop("mine:Mine", None)
+    assert set(found) == {"woods", "mine:Mine"}
+    assert found["mine:Mine"].experiment.settings["weight"] == 0.25
+    assert [row["step"] for row in found["mine:Mine"].history] == [0, 3]
+    left_out = RunStore(tmp_path / "runs").left_out()  # no code is imported because a file says so
+    assert [why for _, why in left_out if "name your own with --method" in why]
+
+
+def test_missing_sets_are_told_before_anything_is_run(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("wildood.experiments.planning.TRIED", 2)
+    assert main(["reproduce", "cifar10-pi", "--runs", str(tmp_path / "runs"), "--data-root", str(tmp_path)]) == 2
+    assert "wildood data get cifar10" in capsys.readouterr().err
+    assert not list(tmp_path.glob("runs/*"))

@@ -63,3 +63,10 @@ def test_released_choice_is_the_first_least_whatever_it_costs_in_accuracy():
     for accepted, correct in ((0.95, 0.9), (0.80, 0.9), (0.50, 0.2), (0.50, 0.9), (0.51, 0.9)):
         selection.see(share(accepted), share(correct))
     assert selection.kept == 2
+
+
+def test_released_choice_never_keeps_the_start():
+    selection = Selection(as_published=True)
+    for accepted in (0.4, 0.6, 0.55):
+        selection.see(share(accepted), ALL)
+    assert selection.kept == 2

@@ -10,8 +10,8 @@ from wildood.experiments.tables import AVERAGE, Cell, ResultsTable, TableRow
 SETS = ("svhn.npz", "rooms_resize.npz", "rooms_crop.npz", "textures.npz", "places.npz")
 
 
-def pair(fpr95=0.05, auroc=0.99, error=0.001):
-    return Cell(fpr95, error), Cell(auroc, error)
+def pair(fpr95=0.05, auroc=0.99, error=0.001, accepted=0.07):
+    return {"fpr95": Cell(fpr95, error), "accepted": Cell(accepted, error), "auroc": Cell(auroc, error)}
 
 
 def row_of(cells, method="woods", pi=0.1, accuracy=None):
@@ -23,7 +23,7 @@ def table_of(row, sets=SETS, known="cifar10.npz", wild=None):
 
 
 def test_a_number_stands_beside_the_papers_with_its_difference():
-    row = row_of({"textures.npz": (Cell(0.0625, 0.003), Cell(0.9879, 0.0))})
+    row = row_of({"textures.npz": {"fpr95": Cell(0.0625, 0.003), "auroc": Cell(0.9879, 0.0)}})
     fpr95, auroc = beside(table_of(row))
     assert (fpr95.ours, fpr95.ours_error) == pytest.approx((6.25, 0.3))
     assert (fpr95.paper, fpr95.paper_error, fpr95.paper_table) == (5.95, 0.6, "A1")
@@ -91,6 +91,29 @@ def test_wild_data_from_random_images_stands_beside_the_second_table():
     found = beside(table_of(row, ("svhn.npz", "random_images.npz"), wild="random_images.npz"))
     assert {each.paper_table for each in found} == {"A2"}
     assert [each.paper for each in found] == [9.94, 98.04, 24.94, 94.25, 94.10]
+
+
+def test_a_published_stationary_number_is_what_is_accepted_at_the_threshold_of_validation():
+    table = table_of(row_of({"svhn.npz": pair(), AVERAGE: pair()}))
+    honest, published = beside(table)[0], beside(replace(table, protocol="as_published"))[0]
+    assert (honest.metric, honest.ours, honest.paper, honest.other_threshold) == ("fpr95", 5.0, 0.15, True)
+    assert (published.metric, published.paper, published.other_threshold) == ("accepted", 0.15, False)
+    assert published.ours == pytest.approx(7.0)
+
+
+def test_a_published_number_of_another_wild_set_is_fpr95():
+    row = row_of({"svhn.npz": pair()}, "oe", 0.2)
+    table = replace(table_of(row, ("svhn.npz",), wild="random_images.npz"), protocol="as_published")
+    assert [(each.metric, each.ours, each.other_threshold) for each in beside(table)] == [
+        ("fpr95", 5.0, False),
+        ("auroc", 99.0, False),
+    ]
+
+
+def test_a_method_without_wild_data_stands_beside_the_first_table_at_its_threshold():
+    row = row_of({"svhn.npz": pair()}, "energy", None)
+    table = replace(table_of(row, ("svhn.npz",), wild="random_images.npz"), protocol="as_published")
+    assert [(each.metric, each.paper_table) for each in beside(table)] == [("accepted", "A1"), ("auroc", "A1")]
 
 
 def test_wild_data_from_another_set_than_the_papers_is_not_compared():

@@ -97,3 +97,20 @@ def test_toml_that_is_not_an_experiment_is_refused_in_one_line(text):
     with pytest.raises(InputError) as refused:
         Experiment.from_toml(text)
     assert "\n" not in str(refused.value)
+
+
+def test_whole_numbers_and_numbers_with_a_point_are_one_experiment():
+    first = Experiment("cifar10", ("svhn",), "svhn", 1, "oe", {"weight": 1})
+    assert first.name == Experiment("cifar10", ("svhn",), "svhn", 1.0, "oe", {"weight": 1.0}).name
+
+
+def test_one_set_instead_of_a_list_and_no_table_instead_of_one_are_refused():
+    with pytest.raises(InputError, match="test is 'svhn': give a list"):
+        Experiment("cifar10", "svhn", "svhn", 0.1)
+    with pytest.raises(InputError, match="schedule is 3: give a table"):
+        Experiment.from_toml('id = "a"\ntest = ["b"]\nmethod = "energy"\nschedule = 3')
+
+
+def test_names_of_files_in_any_script_survive_toml():
+    experiment = Experiment("猫🐈.npz", ("é.npz",), method="energy")
+    assert Experiment.from_toml(experiment.to_toml()) == experiment

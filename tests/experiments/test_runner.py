@@ -11,6 +11,7 @@ import pytest
 
 from wildood.errors import TrainingError
 from wildood.experiments import runner
+from wildood.experiments.experiment import Experiment
 from wildood.experiments.runner import run_all, work
 from wildood.experiments.running import run
 from wildood.experiments.store import Failure, Result, RunStore
@@ -137,6 +138,19 @@ def test_killed_worker_is_replaced_and_its_run_goes_on(several, small_root, tmp_
     assert outcome(store) == alone
 
 
+@pytest.mark.skipif(not Path("/proc").exists(), reason="finds processes in /proc")
+def test_ctrl_c_in_a_terminal_saves_what_was_trained(several, small_root, tmp_path):
+    runs = tmp_path / "runs"
+    store, longer = RunStore(runs), several[-1]
+    process = start(RUN_ALL, runs, small_root, [replace(longer, schedule=Schedule(steps=100_000, batch=16))], tmp_path)
+    (only,) = [Experiment.from_toml(file.read_text()) for file in tmp_path.glob("*.toml")]
+    history = store.training(only) / "history.jsonl"
+    until(lambda: history.exists() and len(history.read_text().splitlines()) > 2)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes of the group
+    process.wait()
+    assert (store.training(only) / "checkpoint.safetensors").exists()
+
+
 def test_two_runners_on_one_directory_share_the_work(several, small_root, tmp_path, alone):
     runs = tmp_path / "runs"
     places = [tmp_path / name for name in ("first", "second")]
@@ -150,7 +164,7 @@ def test_two_runners_on_one_directory_share_the_work(several, small_root, tmp_pa
 
 def test_workers_that_keep_dying_are_told_instead_of_started_for_ever(small, small_root, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "work", len)  # which takes no such arguments
-    with pytest.raises(TrainingError, match=r"keep dying \(exit code 1\) with 1 runs left"):
+    with pytest.raises(TrainingError, match=r"keep dying \(exit code 1, see above\) with 1 runs left"):
         run_all([small], RunStore(tmp_path), small_root, workers=2, told=lambda _: None)
 
 

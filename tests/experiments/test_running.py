@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 import torch
 
+from wildood.data.locks import locked
 from wildood.detect.scoring import posthoc
+from wildood.errors import InputError
 from wildood.experiments.comparison import METHODS, Metrics, detector_of
 from wildood.experiments.digits import SPEC, digits, starting_classifier
 from wildood.experiments.division import divide
@@ -40,6 +42,7 @@ def test_result_is_kept_with_what_it_takes_to_make_it_again(small, small_root, t
     assert kept.experiment == small
     assert kept.about["versions"]["torch"] == torch.__version__
     assert kept.about["split"] == divide(small, small_root).record
+    assert set(kept.about["split"]) == {"grey.npz"}
     assert {"code", "hardware", "finished"} <= set(kept.about)
     assert kept.seconds > 0
     assert kept.about["kept_epoch"] in {0, 1}
@@ -134,3 +137,89 @@ def test_result_file_is_plain_json(small, small_root, tmp_path):
     store = RunStore(tmp_path)
     run(small, store, small_root)
     assert json.loads((store.place(small) / "result.json").read_text())["examples"] == 200
+
+
+def test_features_of_another_normalisation_are_not_shared(small, small_root, tmp_path):
+    start = run(replace(small, method="energy", settings={}, wild=None, pi=0.0), RunStore(tmp_path / "start"), small_root)
+    assert isinstance(start, Result)
+    weights = next((tmp_path / "start").glob("starts/*/weights.safetensors"))
+    (tmp_path / "root").mkdir()
+    for file in (*small_root.iterdir(), weights):
+        (tmp_path / "root" / file.name).write_bytes(file.read_bytes())
+    one = replace(start.experiment, start="weights.safetensors")
+    other = replace(one, mean=(0.1, 0.1, 0.1), std=(1.0, 1.0, 1.0))
+    together, apart = RunStore(tmp_path / "together"), RunStore(tmp_path / "apart")
+    run(one, together, tmp_path / "root")
+    run(other, together, tmp_path / "root")
+    run(other, apart, tmp_path / "root")
+    assert np.array_equal(together.scores(other)["id"], apart.scores(other)["id"])
+    assert not np.array_equal(together.scores(other)["id"], together.scores(one)["id"])
+
+
+def test_a_starting_classifier_is_not_used_with_other_images_of_the_same_name(small, small_root, tmp_path):
+    store = RunStore(tmp_path / "runs")
+    assert isinstance(run(small, store, small_root), Result)
+    for file in small_root.iterdir():
+        with np.load(file) as arrays:
+            changed = {name: 255 - array if array.ndim > 1 else array for name, array in arrays.items()}
+        np.savez(tmp_path / file.name, **changed)
+    failure = run(replace(small, pi=0.5), store, tmp_path)
+    assert "give each data root its own --runs" in failure.error
+
+
+def test_a_run_whose_process_died_again_and_again_counts_as_failed_until_it_is_forgotten(small, small_root, tmp_path):
+    store = RunStore(tmp_path)
+    store.place(small).mkdir()
+    (store.place(small) / "attempts").write_bytes(b"...")
+    failure = run(small, store, small_root)
+    assert "died 3 times" in failure.error
+    store.forget_failure(small)
+    assert isinstance(run(small, store, small_root), Result)
+    assert not (store.place(small) / "attempts").exists()
+
+
+def test_a_checkpoint_that_does_not_fit_is_begun_again(small, small_root, tmp_path, caplog):
+    store = RunStore(tmp_path)
+    store.training(small).mkdir(parents=True)
+    (store.training(small) / "checkpoint.safetensors").write_bytes(b"torn")
+    (store.training(small) / "run.json").write_text("{}")
+    assert isinstance(run(small, store, small_root), Result)
+    assert "starts again from its beginning" in caplog.text
+
+
+def test_a_run_waits_its_turn_while_another_process_trains_its_starting_classifier(small, small_root, tmp_path):
+    place = tmp_path / "starts" / start_name(small)
+    place.mkdir(parents=True)
+    with locked(place / "lock"):
+        assert run(small, RunStore(tmp_path), small_root) is None
+    assert isinstance(run(small, RunStore(tmp_path), small_root), Result)
+
+
+def test_released_godin_is_trained_from_scratch(small, small_root, tmp_path):
+    godin = replace(
+        small, method="godin", settings={"epsilon": 0.0}, wild=None, pi=0.0, protocol="as_published", start="all"
+    )
+    assert isinstance(run(godin, RunStore(tmp_path), small_root), Result)
+    assert not (tmp_path / "starts").exists()
+
+
+def test_damaged_and_foreign_folders_are_left_out_by_name_and_the_rest_is_read(small, small_root, tmp_path):
+    store = RunStore(tmp_path)
+    for seed in range(2):
+        run(replace(small, seed=seed), store, small_root)
+    torn = store.place(replace(small, seed=1)) / "result.json"
+    torn.write_bytes(torn.read_bytes()[:100])
+    for name, text in (("aaaaaaaaaaaa", small.to_toml()), ("bbbbbbbbbbbb", "id = ")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "experiment.toml").write_text(text)
+    assert [found.experiment for found in store.results()] == [small]
+    assert {name for name, _ in store.left_out()} == {torn.parent.name, "aaaaaaaaaaaa", "bbbbbbbbbbbb"}
+
+
+def test_a_directory_without_locks_or_writing_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written to"):
+        RunStore(tmp_path / "file").check_locks()
+    monkeypatch.setattr("wildood.data.locks._lock", lambda *_, **__: False)
+    with pytest.raises(InputError, match="without locks"):
+        RunStore(tmp_path).check_locks()

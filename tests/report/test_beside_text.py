@@ -1,11 +1,19 @@
 """Our numbers beside the paper's, as text."""
 
 import csv
+from dataclasses import replace
 
 from wildood.experiments.tables import Cell, ResultsTable, TableRow
+from wildood.report.beside_panel import beside_panel
 from wildood.report.beside_text import beside_csv, beside_markdown
 
-CELLS = {"textures.npz": (Cell(0.0625, 0.003, seeds=5), Cell(0.97, 0.001, seeds=5))}
+CELLS = {
+    "textures.npz": {
+        "fpr95": Cell(0.0625, 0.003, seeds=5),
+        "accepted": Cell(0.06, 0.003, seeds=5),
+        "auroc": Cell(0.97, 0.001, seeds=5),
+    }
+}
 WOODS = TableRow("with P_in and P_wild", 0.1, "woods", "WOODS", CELLS, None, 5, {}, 0, ())
 MSP = TableRow("with P_in only", None, "max-softmax", "MSP", CELLS, Cell(0.95, 0.001, seeds=5), 5, {}, 0, ())
 TABLE = ResultsTable("cifar10.npz", True, None, "honest", ("textures.npz",), (MSP, WOODS))
@@ -27,6 +35,16 @@ def test_markdown_has_ours_the_papers_and_the_difference():
         r"| WOODS | with P\_in and P\_wild | textures | FPR95 ↓ | 6.25 ± 0.30 | 5.95 ± 0.6 | +0.30 | yes |",
         r"| WOODS | with P\_in and P\_wild | textures | AUROC ↑ | 97.00 ± 0.10 | 98.79 ± 0.1 | -1.79 | no |",
     ]
+
+
+def test_it_says_at_which_threshold_each_is_measured():
+    same = "What is accepted stands beside the paper's FPR95, which is measured in the same way."
+    other = "is measured at the threshold of validation examples, ours at that of the ID test examples."
+    published = replace(TABLE, protocol="as_published")
+    for made in (beside_markdown, lambda table: beside_panel(table).body.replace("&#x27;", "'")):
+        assert (same in made(TABLE), other in made(TABLE)) == (False, True)
+        assert (same in made(published), other in made(published)) == (True, False)
+    assert "| accepted ↓ | 6.00 ± 0.30 | 5.95 ± 0.6 | +0.05 | yes |" in beside_markdown(published)
 
 
 def test_a_table_that_the_paper_has_not_gives_nothing():

@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
 from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.store import SCORES, Failure, OnOod, Result, RunStore
+from wildood.experiments.store import SCORES, TOML, Failure, OnOod, Result, RunStore
+from wildood.methods.shipped import SHIPPED as METHODS
 from wildood.report import runs_figures
 from wildood.report.run_page import failure_page, run_page, run_title
 from wildood.report.runs import Runs
@@ -216,13 +218,59 @@ def test_every_figure_is_there(tree, runs):
 def test_the_pi_figure_has_the_numbers_of_places365(runs, monkeypatch):
     asked = []
     monkeypatch.setattr("wildood.report.runs_panels.over_pi", lambda *given: asked.append(given) or "")
-    (panel,) = pi_panels(runs.tables)
+    (panel,) = pi_panels(runs)
     assert panel.title.startswith("Places365: CIFAR-10 as ID")
     ((_, (oe, woods), level),) = asked
     assert (oe.title, woods.title) == ("OE", "WOODS")
     expected = [(pi, pytest.approx(0.21 + pi / 10), pytest.approx(0.01)) for pi in (0.05, 0.1, 0.5)]
     assert [tuple(point) for point in woods.points] == expected
     assert level == ("energy, without wild data", pytest.approx(0.61))
+
+
+@pytest.mark.parametrize(
+    ("other", "line"),
+    [
+        ({}, "energy, without wild data"),
+        ({"model_settings": {"depth": 16}}, None),
+        ({"start": "all"}, None),
+        ({"keep": "last"}, None),
+        ({"protocol": "as_published"}, None),
+    ],
+)
+def test_only_runs_alike_in_all_but_wild_data_are_a_line_below_the_curves(other, line, tmp_path):
+    store = RunStore(tmp_path)
+    store.add(*result(Experiment("cifar10", SETS, method="energy", **other)))
+    for pi in (0.1, 0.5):
+        store.add(*result(Experiment("cifar10", SETS, "300k", pi, "woods")))
+    (panel,) = pi_panels(runs := Runs.read(store))
+    assert ("energy, without wild data" in panel.body) == (line is not None)
+    assert ("The dotted line" in panel.says) == (line is not None)
+    (shown,) = (panel for panel in score_panels(runs) if "300K" in panel.title)
+    assert ("by energy" in shown.body) == (line is not None)
+
+
+@pytest.mark.parametrize(
+    ("examples", "says"),
+    [
+        (
+            1200,
+            "no wild data; it is measured on the test part of the set (1,200 examples), the curves on all of it (4,000).",
+        ),
+        (4000, "no wild data."),
+    ],
+)
+def test_a_line_of_fewer_examples_than_the_curves_says_so(examples, says, tmp_path):
+    def add(experiment, count):
+        found, scores = result(experiment)
+        tests = {name: replace(each, examples=count) for name, each in found.tests.items()}
+        store.add(replace(found, tests=tests), scores)
+
+    store = RunStore(tmp_path)
+    add(Experiment("cifar10", SETS, method="energy"), examples)
+    for pi in (0.1, 0.5):
+        add(Experiment("cifar10", SETS, "300k", pi, "woods"), 4000)
+    (panel,) = pi_panels(Runs.read(store))
+    assert panel.says.endswith(f"The dotted line is the best of the methods that see {says}")
 
 
 def test_a_curve_over_pi_has_a_point_with_its_error_for_each_pi(monkeypatch):
@@ -263,13 +311,89 @@ def test_the_constraint_is_that_of_woods_at_the_papers_pi(runs):
     ]  # fmt: skip
 
 
-def test_scores_that_somebody_deleted_are_not_missed(tmp_path):
+def damaged(content, kind):
+    """A file of scores that is damaged in some way; None if it is gone."""
+    return {
+        "deleted": None,
+        "empty": b"",
+        "cut": content[: len(content) // 2],
+        "other bytes": content[:200] + b"XXXX" + content[204:],
+        "no zip": b"something else",
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["deleted", "empty", "cut", "other bytes", "no zip"])
+def test_the_pages_say_that_scores_are_not_there(kind, tmp_path, parse):
     store = RunStore(tmp_path)
     store.add(*result(experiment := Experiment("cifar10", ("svhn",), method="energy")))
-    assert len(score_panels(Runs.read(store))) == 1
-    (store.place(experiment) / SCORES).unlink()
-    assert score_panels(runs := Runs.read(store)) == []
-    assert "Test numbers" in run_page(runs.results[0], runs.scores(runs.results[0]))
+    store.add(*result(Experiment("cifar10", ("svhn",), "svhn", 0.1, "woods")))
+    file = store.place(experiment) / SCORES
+    content = damaged(file.read_bytes(), kind)
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    runs = Runs.read(store)
+    told = "the scores are not there: scores.npz in the folder of the run is missing or damaged."
+    (panel,) = panels(parse(runs_page(runs, {})), "Scores of the test examples")
+    assert panel.one("p", cls="note").text == f"SVHN by energy, seed 0: {told}"
+    assert len(panel.all("figure")) == 1
+    energy = next(each for each in runs.results if each.experiment == experiment)
+    page = parse(run_page(energy, runs.scores(energy)))
+    assert page.panel("ID against each OOD set").one("p", cls="says").text == f"SVHN: {told}"
+    assert page.panel("Test numbers").rows()["SVHN"][0].startswith("60.00")
+
+
+def test_one_set_without_scores_is_told_below_the_others(parse):
+    made, scores = result(Experiment("cifar10", SETS, method="energy"))
+    page = parse(run_page(made, {name: each for name, each in scores.items() if name != "svhn"}))
+    panel = page.panel("ID against each OOD set")
+    assert [each.one("figcaption").text.split(":")[0] for each in panel.all("figure")] == ["Places365"]
+    assert panel.one("p", cls="note").text.startswith("SVHN: the scores are not there")
+
+
+def test_folders_that_cannot_be_read_are_left_out_and_told(tmp_path, parse):
+    store = RunStore(tmp_path)
+    store.add(*result(Experiment("cifar10", ("svhn",), method="energy")))
+    for name in "abcd":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / TOML).write_text("id = <b>")
+    runs = Runs.read(store)
+    assert (len(runs.results), [name for name, _ in runs.left_out]) == (1, list("abcd"))
+    why = runs.left_out[0][1]
+    assert runs.told_left_out() == f"4 folders left out: a: {why}; b: {why}; c: {why}; and 1 more"
+    page = parse(runs_page(runs, {}))
+    assert page.one("div", cls="lead").text.count(runs.told_left_out()) == 1
+    (panel,) = panels(page, "Folders left out")
+    assert [item.text for item in panel.all("li")] == [f"{name}: {why}" for name in "abcd"]
+
+
+def test_a_directory_of_unreadable_folders_is_refused_with_the_reason(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / TOML).write_text("id =")
+    with pytest.raises(InputError, match=r"holds no runs that can be read \(1 folder left out: a: .*\): run them again$"):
+        Runs.read(RunStore(tmp_path))
+
+
+def test_a_method_of_a_users_own_has_its_name_as_title(tmp_path, monkeypatch, parse):
+    monkeypatch.setitem(METHODS, "mine:A", METHODS["woods"])
+    monkeypatch.setitem(FPR95, "mine:A", 0.3)
+    store = RunStore(tmp_path)
+    for pi in (0.1, 0.5):
+        store.add(*result(Experiment("cifar10", SETS, "300k", pi, "mine:A")))
+    runs = Runs.read(store)
+    page = parse(runs_page(runs, {}))
+    assert "FPR95 over π: mine:A" in figures_of(page)
+    first = parse(run_page(runs.results[0], runs.scores(runs.results[0])))
+    assert first.one("h1").text.startswith("mine:A on CIFAR-10, 300K Rand. Img. in the wild")
+
+
+def test_methods_of_a_users_own_look_different(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(Axes, "plot", lambda self, *given, **style: drawn.append(style.get("marker")))
+    points = [Point(0.1, 0.2, None), Point(0.5, 0.1, None)]
+    with pytest.warns(UserWarning, match="No artists"):
+        runs_figures.over_pi("a", [Curve(name, name, points) for name in ("mine:A", "mine:B", "woods")])
+    assert len(set(drawn)) == 3
 
 
 def test_the_papers_numbers_stand_beside_ours(tree):

@@ -4,10 +4,12 @@ import csv
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 
 from wildood.experiments.tables import AVERAGE, Cell, ResultsTable, TableRow
+from wildood.report.results_panel import results_panel
 from wildood.report.table_csv import tables_csv
 from wildood.report.table_latex import table_latex
 from wildood.report.table_text import table_caption, table_markdown, table_notes, table_title
@@ -16,18 +18,21 @@ NASTY = "a_b&c%|d.npz"
 
 
 def row_of(cells, title="WOODS", block="with P_in and P_wild", pi=0.1, accuracy=None, failed=0):
-    seeds = min((pair[0].seeds for pair in cells.values()), default=0)
+    seeds = min((found["auroc"].seeds for found in cells.values()), default=0)
     return TableRow(block, pi, title.lower(), title, cells, accuracy, seeds, {}, failed, ())
 
 
-SVHN = Cell(0.12344, 0.00561, best=True, seeds=5), Cell(0.98761, 0.0004, seeds=5)
-TEXTURES = Cell(0.3, 0.02, seeds=5), Cell(0.9, 0.01, best=True, seeds=5)
-MEAN = Cell(0.21172, 0.0111, seeds=5), Cell(0.94381, 0.005, seeds=5)
+def on_set(fpr95, auroc, accepted=0.5):
+    return {"fpr95": fpr95, "accepted": Cell(accepted, 0.04, seeds=fpr95.seeds), "auroc": auroc}
+
+
+SVHN = on_set(Cell(0.12344, 0.00561, best=True, seeds=5), Cell(0.98761, 0.0004, seeds=5))
+TEXTURES = on_set(Cell(0.3, 0.02, seeds=5), Cell(0.9, 0.01, best=True, seeds=5), 0.25)
+MEAN = on_set(Cell(0.21172, 0.0111, seeds=5), Cell(0.94381, 0.005, seeds=5))
 WOODS = row_of({"svhn": SVHN, "textures": TEXTURES, AVERAGE: MEAN}, accuracy=Cell(0.948, 0.001, best=True, seeds=5))
-ENERGY = row_of({"svhn": (Cell(0.3559, None), Cell(0.9096, None))}, "energy", "with P_in only", None, Cell(0.9484, None))
-TABLE = ResultsTable(
-    "cifar10", True, None, "honest", ("svhn", "textures"), (ENERGY, WOODS), "WideResNet", "labelled", "best"
-)
+ALONE = on_set(Cell(0.3559, None), Cell(0.9096, None))
+ENERGY = row_of({"svhn": ALONE}, "energy", "with P_in only", None, Cell(0.9484, None))
+TABLE = ResultsTable("cifar10", True, None, "honest", ("svhn", "textures"), (ENERGY, WOODS), "WideResNet", "labelled")
 FAILED = row_of({}, "OE", "π = 0.5", 0.5, failed=2)
 FILES = ResultsTable(
     "cifar10.npz", False, "random_images.npz", "as_published", ("svhn.npz", NASTY), (row_of({NASTY: SVHN}), FAILED)
@@ -68,6 +73,29 @@ def test_the_caption_says_what_the_numbers_are():
     )
 
 
+def test_a_published_stationary_table_holds_what_is_accepted_and_says_so():
+    published = replace(TABLE, protocol="as_published")
+    header, *_, woods = markdown_rows(published)
+    assert header[1:3] == ["SVHN accepted ↓", "SVHN AUROC ↑"]
+    assert woods[1:4] == ["50.00 ± 4.00", "98.76 ± 0.04", "25.00 ± 4.00"]
+    assert r"WOODS & 50.00$^{\pm 4.0}$ & 98.76$^{\pm 0.0}$ & 25.00$^{\pm 4.0}$" in table_latex(published)
+    assert table_caption(published).startswith(
+        "Accepted (FPR in the paper) is the share of OOD that is accepted at the threshold that ID validation examples set, "
+        "as in the paper's Tables 1 and A1; FPR95 at the threshold of the ID test examples is in tables.csv. In percent"
+    )
+    assert '<td data-value="0.25">25.00<small>±4.00</small></td>' in results_panel(published).body
+    assert "accepted ↓" in results_panel(published).body
+    assert "FPR95 ↓" not in results_panel(published).body
+
+
+@pytest.mark.parametrize("table", [TABLE, FILES])
+def test_other_tables_hold_fpr95_and_say_so(table):
+    assert table_caption(table).startswith(
+        "FPR95 is the share of OOD that is accepted at the threshold that accepts at least"
+    )
+    assert {name.split()[-2] for name in markdown_rows(table)[0][1::2][:2]} == {"FPR95"}
+
+
 def test_the_caption_says_what_stands_in_for_what():
     small = "Small files: cifar10.npz stands in for CIFAR-10, random_images.npz stands in for 300K Rand. Img., "
     assert table_caption(FILES).endswith(small + "svhn.npz stands in for SVHN.")
@@ -103,6 +131,16 @@ def test_notes_tell_what_failed_and_what_is_missing():
     complete = ResultsTable("cifar10", True, None, "honest", ("svhn", "textures"), (WOODS,))
     assert table_notes(complete) == []
     assert table_markdown(TABLE).splitlines()[-1] == r"- energy, with P\_in only: fewer seeds than 5: 1 on SVHN."
+
+
+def test_notes_tell_choices_among_fewer_settings_and_different_code():
+    fewer = "seed 1 chose among 2 of 6 settings"
+    row = replace(WOODS, incomplete={"svhn": fewer, "textures": fewer})
+    code = "The runs come from different code: a1 (2 runs), b2 (1 run)"
+    table = replace(TABLE, rows=(row,), origins=(code,))
+    assert table_notes(table) == [f"WOODS, with P_in and P_wild: {fewer} on SVHN, Textures.", f"{code}."]
+    assert f"<li>{code}.</li>" in results_panel(table).body
+    assert f"{code}." in table_latex(table)
 
 
 def test_markdown_keeps_names_in_their_cell():
@@ -168,12 +206,23 @@ def test_latex_compiles(tmp_path):
 
 def test_csv_has_a_line_for_each_number():
     lines = list(csv.DictReader(tables_csv([TABLE, FILES]).splitlines()))
-    assert len(lines) == 3 + 7 + 2
-    assert list(lines[3].values()) == [
+    assert len(lines) == 4 + 10 + 3
+    assert list(lines[4].values()) == [
         *(table_title(TABLE), "cifar10", "svhn", "honest", "with P_in and P_wild", "0.1", "woods", "svhn"),
         *("fpr95", "12.3440", "0.5610", "5", "1"),
     ]
     assert [lines[0][name] for name in ("wild", "pi", "mean", "error", "seeds", "best")] == ["", "", "35.5900", "", "1", "0"]
-    assert [lines[7][name] for name in ("set", "wild", "metric", "mean")] == [AVERAGE, "", "fpr95", "21.1720"]
-    assert [lines[9][name] for name in ("set", "wild", "metric", "best")] == ["", "", "accuracy", "1"]
-    assert [lines[10][name] for name in ("set", "wild", "protocol")] == [NASTY, "random_images.npz", "as_published"]
+    assert [lines[10][name] for name in ("set", "wild", "metric", "mean")] == [AVERAGE, "", "fpr95", "21.1720"]
+    assert [lines[13][name] for name in ("set", "wild", "metric", "best")] == ["", "", "accuracy", "1"]
+    assert [lines[14][name] for name in ("set", "wild", "protocol")] == [NASTY, "random_images.npz", "as_published"]
+
+
+@pytest.mark.parametrize("table", [TABLE, replace(TABLE, protocol="as_published"), FILES])
+def test_csv_has_both_fpr95_and_what_is_accepted_for_every_protocol(table):
+    lines = [line for line in csv.DictReader(tables_csv([table]).splitlines()) if line["method"] == "woods"]
+    first = lines[0]["set"]
+    assert [(line["metric"], line["mean"]) for line in lines if line["set"] == first] == [
+        ("fpr95", "12.3440"),
+        ("accepted", "50.0000"),
+        ("auroc", "98.7610"),
+    ]

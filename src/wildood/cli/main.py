@@ -35,7 +35,7 @@ options:
 """
 
 RESUMED = ("fit", "pretrain", "reproduce")
-OK, MISTAKE, FOUND, INTERRUPTED = 0, 2, 3, 130
+OK, MISTAKE, FOUND, FAILED, INTERRUPTED = 0, 2, 3, 4, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -67,5 +67,5 @@ def _one_line(boxed: str) -> str:
     # tyro's first suggestion need not be the nearest: of --od, it is --model.
     options = [line.split()[0] for paragraph in paragraphs[2:] for line in paragraph if line.startswith("--")]
     typed = re.search(r"--[\w-]+", text)
-    near = get_close_matches(typed.group(), options, n=1, cutoff=0.0) if typed and options else []
+    near = get_close_matches(typed.group(), options, n=1, cutoff=0.0) if typed and typed.group() not in options else []
     return f"{text[:1].lower()}{text[1:]}" + (f": did you mean {near[0]}?" if near else ".")

@@ -17,14 +17,15 @@ from wildood.cli.options import named, parse
 from wildood.cli.printing import say
 from wildood.data.files import write_atomically
 from wildood.errors import InputError
+from wildood.experiments.own_methods import register
 from wildood.experiments.store import FAILURE, RESULT, RunStore
-from wildood.experiments.table_names import set_title
-from wildood.experiments.tables import AVERAGE, Cell, ResultsTable
-from wildood.report.beside_text import beside_markdown
+from wildood.experiments.table_names import METRIC_TITLES, column_title
+from wildood.experiments.tables import Cell, Metric, ResultsTable
+from wildood.report.beside_text import beside_csv, beside_markdown
 from wildood.report.runs import TITLE, Runs
 from wildood.report.table_csv import tables_csv
 from wildood.report.table_latex import table_latex
-from wildood.report.table_text import CONVENTION, table_columns, table_markdown, table_notes, table_title
+from wildood.report.table_text import table_columns, table_convention, table_markdown, table_notes, table_title
 from wildood.report.tables import plots_installed
 from wildood.train.progress import logger, progress_bar, shown
 
@@ -39,18 +40,21 @@ class ReportOptions:
         runs: the directory that reproduce wrote its runs to.
         out: the directory to write to; RUNS/report unless given.
         title: of the page.
+        method: a method or score of your own that some of the runs have, as module:Class.
         quiet: show no progress.
     """
 
     runs: Annotated[Path, tyro.conf.Positional, named("RUNS")]
     out: Annotated[Path | None, named("DIRECTORY")] = None
     title: str = TITLE
+    method: Annotated[tuple[str, ...], named("MODULE:CLASS [MODULE:CLASS ...]")] = ()
     quiet: bool = False
 
 
 def run(words: Sequence[str]) -> None:
     """The tables on standard output, everything else in the directory."""
     options = parse(ReportOptions, "report", words)
+    register(options.method)
     runs = Runs.read(RunStore(options.runs))
     out = options.runs / "report" if options.out is None else options.out
     try:
@@ -73,7 +77,7 @@ def _texts(tables: Sequence[ResultsTable]) -> dict[str, str]:
         "tables.csv": tables_csv(tables),
     }
     beside = "\n".join(filter(None, map(beside_markdown, tables)))
-    return files | ({"beside.md": beside} if beside else {})
+    return files | ({"beside.md": beside, "beside.csv": beside_csv(tables)} if beside else {})
 
 
 def _write_pages(out: Path, runs: Runs, making: dict[str, str], title: str) -> None:
@@ -114,29 +118,32 @@ def _print(runs: Runs, out: Path, files: Sequence[str]) -> None:
     console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
     for table in runs.tables:
         say(f"{table_title(table)}:")
-        for number, metric in enumerate(("FPR95 ↓", "AUROC ↑")):
-            console.print(_table(table, metric, number))
+        for metric in table.metrics:
+            console.print(_table(table, metric))
         for note in table_notes(table):
             say(f"- {note}", indent=2)
-    say(f"In percent, mean ± standard error over the seeds. {CONVENTION}")
+    conventions = dict.fromkeys(map(table_convention, runs.tables))
+    say(f"In percent, mean ± standard error over the seeds. {' '.join(conventions)}")
     for failure in runs.failures:
         say(f"failed: {failure.experiment.name}: {failure.error}", indent=8)
+    if runs.left_out:
+        say(runs.told_left_out(), indent=8)
     say(f"{runs.told()}\n{out}: {', '.join(files)}")
 
 
-def _table(table: ResultsTable, metric: str, number: int) -> Table:
+def _table(table: ResultsTable, metric: Metric) -> Table:
     """One metric of a table, narrow enough for a terminal."""
     columns = table_columns(table)
-    names = [name if name == AVERAGE else set_title(name) for name in columns]
-    last = ["accuracy ↑"] if number == 0 else []
-    shown = Table(metric, *names, *last, box=SIMPLE_HEAD, pad_edge=False)
+    names, with_accuracy = map(column_title, columns), metric == table.metrics[0]
+    last = [METRIC_TITLES["accuracy"]] if with_accuracy else []
+    shown = Table(METRIC_TITLES[metric], *names, *last, box=SIMPLE_HEAD, pad_edge=False)
     for column in shown.columns[1:]:
         column.justify = "right"
     for block, rows in groupby(table.rows, key=lambda row: row.block):
         shown.add_row(block, style="italic")
         for row in rows:
-            cells = [row.cells[name][number] if name in row.cells else None for name in columns]
-            shown.add_row(f"  {row.title}", *map(_text, [*cells, *([row.accuracy] if number == 0 else [])]))
+            cells = [row.cells.get(name, {}).get(metric) for name in columns]
+            shown.add_row(f"  {row.title}", *map(_text, [*cells, *([row.accuracy] if with_accuracy else [])]))
     return shown
 
 

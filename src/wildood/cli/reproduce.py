@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,19 +11,21 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from wildood.cli.main import FAILED
 from wildood.cli.options import named, parse
 from wildood.errors import InputError
+from wildood.experiments.division import check_sets
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.grids import GRIDS, grid, only
 from wildood.experiments.on_ray import run_on_ray
+from wildood.experiments.own_methods import beside_woods, register
 from wildood.experiments.planning import Plan, plan
 from wildood.experiments.runner import processors, run_all
 from wildood.experiments.store import Failure, Result, RunStore
 from wildood.experiments.threads import using_threads
 from wildood.train.progress import logger, progress_bar, shown
 
-FAILED = 4
-NAMES = "; ".join(f"{name}: {found.what}" for name, found in GRIDS.items())
+NAMES = "; ".join(f"{name}: {found.what}" for name, found in GRIDS.items()) + "; or a .toml file of an experiment"
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class ReproduceOptions:
 
     Attributes:
         only: some of them, as in --only method=woods,oe ood=svhn pi=0.1 seed=0.
+        method: a method or score of your own, as module:Class, found where you are: it is run wherever woods is.
         seeds: over how many seeds to repeat them (default: 5; 1 for cpu).
         runs: the directory that holds the runs; several processes may work in it.
         data_root: of named sets, and of the files of cpu.
@@ -47,6 +50,7 @@ class ReproduceOptions:
 
     name: Annotated[tyro.conf.Positional[str], named("NAME", help=NAMES)]
     only: Annotated[tuple[str, ...], named("KEY=VALUE [KEY=VALUE ...]")] = ()
+    method: Annotated[tuple[str, ...], named("MODULE:CLASS [MODULE:CLASS ...]")] = ()
     seeds: Annotated[int | None, named("N")] = None
     runs: Annotated[Path, named("DIRECTORY")] = Path("runs")
     data_root: Annotated[Path | None, named("DIRECTORY")] = None
@@ -67,7 +71,8 @@ def run(words: Sequence[str]) -> int:
         if value is not None and value < 1:
             raise InputError(f"--{name} is {value}: give at least 1")
     _refuse_other_way(options)
-    experiments = only(grid(options.name, options.seeds, options.protocol), options.only)
+    register(options.method)
+    experiments = only(beside_woods(_experiments(options), options.method), options.only)
     store, workers = RunStore(options.runs), _workers(options)
     with shown(verbose=not options.quiet):
         with using_threads(max(1, processors() // workers)):  # as a worker has
@@ -75,6 +80,7 @@ def run(words: Sequence[str]) -> int:
         _print(planned, options.name, workers)
         if options.dry_run or planned.done == planned.runs:
             return 0
+        check_sets(experiments, options.data_root)
         ended = _run(experiments, store, options, workers, planned)
     failed = [each for each in ended if isinstance(each, Failure)]
     for failure in failed:
@@ -98,9 +104,30 @@ def _run(
             logger.info("%s  %s", _named(ended.experiment), _said(ended))
 
         if options.ray is None:
-            return run_all(experiments, store, options.data_root, workers, told)
+            return run_all(experiments, store, options.data_root, workers, told, options.method)
         share = (options.cpus or 1, options.gpus or 0.0)
-        return run_on_ray(experiments, store, options.data_root, options.ray, told, *share)
+        return run_on_ray(experiments, store, options.data_root, options.ray, told, *share, own=options.method)
+
+
+def _experiments(options: ReproduceOptions) -> list[Experiment]:
+    """Those of a name, or of a TOML file, or of all such files in a directory."""
+    path = Path(options.name)
+    if options.name in GRIDS or not (path.suffix == ".toml" or path.is_dir()):
+        return grid(options.name, options.seeds, options.protocol)
+    if options.protocol is not None:
+        raise InputError(f"--protocol is for experiments by name: {path} says its own")
+    files = sorted(path.glob("*.toml")) if path.is_dir() else [path]
+    if not files:
+        raise InputError(f"{path} holds no .toml files: give an experiment's, or a directory of them")
+    found = []
+    for file in files:
+        try:
+            found.append(Experiment.from_toml(file.read_text(encoding="utf-8")))
+        except (OSError, UnicodeDecodeError, InputError) as error:
+            raise InputError(f"{file}: {error.strerror if isinstance(error, OSError) else error}") from error
+    if options.seeds is None:
+        return found
+    return [replace(each, seed=seed) for seed in range(options.seeds) for each in found]
 
 
 def _named(experiment: Experiment) -> str:
@@ -150,7 +177,8 @@ def _print(planned: Plan, name: str, workers: int) -> None:
         steps = f"{row.steps:,}" if row.steps else "-"
         table.add_row(first.method, wild, pi, tests, str(row.runs), done, steps, duration(row.seconds))
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 100)
-    console.print(f"{name}: {GRIDS[name].what}\nprotocol {planned.rows[0].experiment.protocol}", markup=False)
+    what = f": {GRIDS[name].what}" if name in GRIDS else ""
+    console.print(f"{name}{what}\nprotocol {planned.rows[0].experiment.protocol}", markup=False)
     console.print(table)
     classifiers = "classifier" if planned.starts == 1 else "classifiers"
     starts = f", {planned.starts} starting {classifiers} to train first" if planned.starts else ""

@@ -18,7 +18,7 @@ class Selection:
     judged on the same examples, so a difference of two shares has the paired standard error sqrt(verdicts that changed) / n.
     Accuracy is given that much grace. The least of many acceptances is least partly by luck: an epoch is separated from it
     by two standard errors only, and of those that are not separated the longest trained one is kept. (`as_published` keeps
-    the first one with the least, whatever its accuracy, as the released code does.)
+    the first one with the least, whatever its accuracy, and never the start, as the released code does.)
 
     >>> wild, right = np.arange(100), np.ones(100, dtype=bool)
     >>> selection = Selection()
@@ -43,7 +43,7 @@ class Selection:
             self.start_correct, self.least_accepted = correct, accepted
             return
         if self.as_published:
-            if np.mean(accepted) < np.mean(self.least_accepted):
+            if number == 1 or np.mean(accepted) < np.mean(self.least_accepted):
                 self.least_accepted, self.kept = accepted, number
             return
         lost, error = _paired_difference(self.start_correct, correct)

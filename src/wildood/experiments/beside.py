@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from wildood.experiments.published import PublishedNumber, find_published, published_numbers
-from wildood.experiments.table_names import paper_set
-from wildood.experiments.tables import AVERAGE, Cell, Metric, ResultsTable, TableRow
+from wildood.experiments.table_names import AVERAGE, paper_set
+from wildood.experiments.tables import Cell, Metric, ResultsTable, TableRow
 
 PAPER_WILD = "300k"  # in the wild data of the paper's tables 2 and A2
+VALIDATED_TABLES = {"1", "A1"}  # whose FPR95 is measured at the threshold of validation examples
 ERRORS_APART = 2.0  # how many standard errors two numbers may be apart and still be called the same
 
 
@@ -22,7 +23,7 @@ class Beside:
         method: its name in the experiments.
         title: its name for people.
         set: our OOD set, or AVERAGE; empty for accuracy.
-        metric: which number it is.
+        metric: which number of ours it is; "accepted" stands beside an FPR95 of the paper that is measured in the same way.
         ours: the mean over seeds.
         ours_error: its standard error; None for one seed.
         paper: the number that the paper prints.
@@ -52,6 +53,11 @@ class Beside:
         return self.ours - self.paper
 
     @property
+    def other_threshold(self) -> bool:
+        """Whether the paper's FPR95 is measured at the threshold of validation examples, and ours is not."""
+        return self.metric == "fpr95" and self.paper_table in VALIDATED_TABLES
+
+    @property
     def within(self) -> bool | None:
         """Whether they are at most two standard errors of the difference apart; None where one of them has none."""
         if self.ours_error is None or self.paper_error is None:
@@ -65,7 +71,7 @@ def beside(table: ResultsTable) -> list[Beside]:
     Numbers that would not mean the same are left out: an average over other sets than the paper's, the accuracy of
     trainings on other sets, and wild data from another set than 300K Random Images where the paper has those.
 
-    >>> cells = {"svhn": (Cell(0.4, None), Cell(0.9, None))}
+    >>> cells = {"svhn": {"fpr95": Cell(0.4, None), "auroc": Cell(0.9, None)}}
     >>> row = TableRow("with P_in only", None, "energy", "energy", cells, None, 1, {}, 0, ())
     >>> table = ResultsTable("cifar10", True, None, "honest", ("svhn",), (row,))
     >>> [(found.metric, found.paper) for found in beside(table)]
@@ -75,17 +81,20 @@ def beside(table: ResultsTable) -> list[Beside]:
 
 
 def _of_row(table: ResultsTable, row: TableRow) -> Iterator[Beside]:
-    metrics: tuple[Metric, Metric] = ("fpr95", "auroc")
-    cells = row.cells.items()
-    numbers = [(name, metric, cell) for name, pair in cells for metric, cell in zip(metrics, pair, strict=True)]
-    if row.accuracy is not None:
-        numbers.append(("", "accuracy", row.accuracy))
-    for name, metric, cell in numbers:
+    theirs: tuple[Metric, ...] = ("fpr95", "auroc")
+    numbers = [(name, metric) for name in row.cells for metric in theirs]
+    for name, metric in [*numbers, ("", "accuracy")]:
         published = find_published(
             paper_set(table.id), row.method, paper_set(name), metric, row.pi, stationary=table.stationary
         )
-        if published is not None and _means_the_same(table, row, published):
-            yield _beside(row, name, metric, cell, published)
+        if published is None or not _means_the_same(table, row, published):
+            continue
+        # The FPR95 of Tables 1 and A1 is measured at the threshold of validation examples.
+        as_theirs = metric == "fpr95" and published.table in VALIDATED_TABLES and table.protocol == "as_published"
+        ours: Metric = "accepted" if as_theirs else metric
+        cell = row.accuracy if metric == "accuracy" else row.cells[name].get(ours)
+        if cell is not None:
+            yield _beside(row, name, ours, cell, published)
 
 
 def _means_the_same(table: ResultsTable, row: TableRow, published: PublishedNumber) -> bool:

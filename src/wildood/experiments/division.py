@@ -1,7 +1,7 @@
 """The data of an experiment: its sets opened and divided, by its seed, into what is trained on, chosen by and tested on."""
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from wildood.data.catalog import open_set
+from wildood.data.given import unlabelled_source
 from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.data.opening import open_images
@@ -40,7 +41,7 @@ class Division:
         validation_ood: OOD examples for the released protocol's choice; None where there is none.
         classes: how many the ID set has.
         spec: how images become the network's input; None for features.
-        record: how many examples each part has, and a hash of which.
+        record: for each OOD set, how many examples each part has, and a hash of which.
     """
 
     everything: Any
@@ -91,12 +92,12 @@ def divide(experiment: Experiment, root: str | Path | None = None) -> Division:
         labelled=_part(train, split.labelled),
         wild=wild,
         holdout=_part(test if takes_test_holdout(experiment) else train, split.holdout),
-        test_id=_part(test, split.test_id),
+        test_id=test if _tests_on_all(experiment) else _part(test, split.test_id),
         tests={name: _test_part(experiment, name, sets[name], splits[name]) for name in experiment.test},
         validation_ood=validation,
         classes=classes,
         spec=InputSpec(mean=experiment.mean, std=experiment.std),
-        record=split.record(),
+        record={name: each.record() for name, each in splits.items()},
     )
 
 
@@ -144,9 +145,17 @@ def sizes_of(experiment: Experiment, root: str | Path | None = None) -> Sizes:
         len(splits[name].test_ood) if _only_test_part(experiment, name, counts.ood[name]) else int(np.sum(counts.ood[name]))
         for name in experiment.test
     )
-    return Sizes(
-        len(split.labelled), len(split.wild_id), len(split.wild_ood), len(split.holdout), len(split.test_id) + tests
-    )
+    known = counts.id_test if _tests_on_all(experiment) else len(split.test_id)
+    return Sizes(len(split.labelled), len(split.wild_id), len(split.wild_ood), len(split.holdout), known + tests)
+
+
+def check_sets(experiments: Sequence[Experiment], root: str | Path | None = None) -> None:
+    """Open every set that some experiments need, once: one that is missing is told before anything is run."""
+    for name in dict.fromkeys(each.id for each in experiments if each.id != "digits"):
+        for part in ("train", "test"):
+            _open(f"{name}:{part}", root)
+    for name in dict.fromkeys(name for each in experiments if each.id != "digits" for name in _ood_names(each)):
+        _open_ood(name, root)
 
 
 def known_counts(experiment: Experiment, root: str | Path | None = None) -> Counts:
@@ -173,11 +182,25 @@ def _digits(experiment: Experiment) -> Division:
         raise InputError(f"an experiment on digits starts from {experiment.start!r}: give start = 'labelled'")
     parts = digits.digits(experiment.seed)
     wild = None if experiment.wild is None else WildMixture(parts.wild.id, parts.wild.ood, experiment.pi)
-    counts = {name: {"count": len(part[0])} for name, part in parts._asdict().items() if name in {"labelled", "holdout"}}
+    sources = {
+        **{name: unlabelled_source(getattr(parts, name)[0], name) for name in ("labelled", "holdout", "test_id")},
+        "wild_id": parts.wild.id,
+        "wild_ood": parts.wild.ood,
+        "test_ood": unlabelled_source(parts.test_ood, "test_ood"),
+    }
+    record = {name: {"count": len(source), "hash": source.fingerprint()} for name, source in sources.items()}
     return Division(
-        parts.labelled, parts.labelled, wild, parts.holdout, parts.test_id, {"digits": parts.test_ood}, None, digits.KNOWN,
-        digits.SPEC, {**counts, "wild_id": {"count": len(parts.wild.id)}, "wild_ood": {"count": len(parts.wild.ood)}},
-    )  # fmt: skip
+        everything=parts.labelled,
+        labelled=parts.labelled,
+        wild=wild,
+        holdout=parts.holdout,
+        test_id=parts.test_id,
+        tests={"digits": parts.test_ood},
+        validation_ood=None,
+        classes=digits.KNOWN,
+        spec=digits.SPEC,
+        record={"digits": record},
+    )
 
 
 def _ood_names(experiment: Experiment) -> list[str]:
@@ -220,6 +243,11 @@ def _open_ood(name: str, root: str | Path | None, *, as_published: bool = False)
 
 def _lengths(images: tuple[Images, ...]) -> int | tuple[int, int]:
     return len(images[0]) if len(images) == 1 else (len(images[0]), len(images[1]))
+
+
+def _tests_on_all(experiment: Experiment) -> bool:
+    """The released code tests runs with another OOD set in the wild on all of the ID test set, the holdout included."""
+    return experiment.protocol == "as_published" and not experiment.stationary
 
 
 def _only_test_part(experiment: Experiment, name: str, count: int | tuple[int, int]) -> bool:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import Field, asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, Self
 
@@ -19,6 +19,7 @@ from wildood.scores.shipped import NAMES as SCORES
 FORMAT = 1  # of what a run means: another one gives other names
 PAPER_MEAN, PAPER_STD = (125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255)
 NONE = "none"  # for a setting whose default is something else; TOML has no word for it
+ADDED = {"optimiser": "sgd"}  # to a schedule since the format was made: what was done then keeps its name
 CHOICES = {"protocol": ("honest", "as_published"), "keep": ("best", "last")}
 
 
@@ -72,22 +73,15 @@ class Experiment:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, allowed in (("method", {**METHODS, **SCORES}), ("model", MODELS)):
-            if getattr(self, name) not in allowed:
-                raise InputError(f"an experiment's {name} is {getattr(self, name)!r}: give one of {', '.join(allowed)}")
-        for name, (first, second) in CHOICES.items():
-            if getattr(self, name) not in {first, second}:
-                raise InputError(f"an experiment's {name} is {getattr(self, name)!r}: give {first!r} or {second!r}")
+        self._check()
         for name in ("test", "mean", "std"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        if not self.test:
-            raise InputError("an experiment has no OOD set to test on: give test=")
-        if (self.wild is None) != (self.pi == 0) or not 0 <= self.pi <= 1:
-            raise InputError(f"an experiment has wild {self.wild} and pi {self.pi}: give both, or neither")
+        object.__setattr__(self, "pi", float(self.pi))  # 1 and 1.0 are one experiment
         made = self.recipe()
         if self.wild is None and not isinstance(made, Score) and made.uses_wild:
             raise InputError(f"{self.method} trains on wild data: give the experiment wild= and pi=")
-        object.__setattr__(self, "settings", dict(made.settings) if isinstance(made, Score) else asdict(made))  # type: ignore[call-overload]
+        settings = made.settings if isinstance(made, Score) else asdict(made)  # type: ignore[call-overload]
+        object.__setattr__(self, "settings", {name: _like_default(made, name, value) for name, value in settings.items()})
         if isinstance(made, Score):
             object.__setattr__(self, "schedule", None)
         elif self.schedule is None:
@@ -96,6 +90,23 @@ class Experiment:
             object.__setattr__(self, "pretraining", None)
         elif self.pretraining is None:
             object.__setattr__(self, "pretraining", Schedule.pretraining())
+
+    def _check(self) -> None:
+        for name, allowed in (("method", {**METHODS, **SCORES}), ("model", MODELS)):
+            if getattr(self, name) not in allowed:
+                own = " (name your own with --method)" if ":" in getattr(self, name) else ""
+                known = ", ".join(allowed)
+                raise InputError(f"an experiment's {name} is {getattr(self, name)!r}{own}: give one of {known}")
+        for name, (first, second) in CHOICES.items():
+            if getattr(self, name) not in {first, second}:
+                raise InputError(f"an experiment's {name} is {getattr(self, name)!r}: give {first!r} or {second!r}")
+        for name in ("test", "mean", "std"):
+            if isinstance(getattr(self, name), str):
+                raise InputError(f"an experiment's {name} is {getattr(self, name)!r}: give a list")
+        if not self.test:
+            raise InputError("an experiment has no OOD set to test on: give test=")
+        if (self.wild is None) != (self.pi == 0) or not 0 <= self.pi <= 1:
+            raise InputError(f"an experiment has wild {self.wild} and pi {self.pi}: give both, or neither")
 
     @property
     def trains(self) -> bool:
@@ -134,6 +145,8 @@ class Experiment:
     def as_dict(self) -> dict[str, Any]:
         """As plain data that JSON and TOML can both hold: without what is None, except for settings."""
         content = asdict(self)
+        for name in {"schedule", "pretraining"} & {key for key, value in content.items() if value is not None}:
+            content[name] = {key: value for key, value in content[name].items() if ADDED.get(key) != value}
         content["settings"] = {key: NONE if value is None else value for key, value in self.settings.items()}
         return _plain(content)
 
@@ -141,9 +154,13 @@ class Experiment:
         """As a file that a person can read and change."""
         content = self.as_dict()
         tables = {key: value for key, value in content.items() if isinstance(value, dict)}
-        lines = [f"{key} = {json.dumps(value)}" for key, value in content.items() if key not in tables]
+        lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in content.items() if key not in tables]
         for key, table in tables.items():
-            lines += ["", f"[{key}]", *(f"{name} = {json.dumps(value)}" for name, value in table.items())]
+            lines += [
+                "",
+                f"[{key}]",
+                *(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in table.items()),
+            ]
         return "\n".join(lines) + "\n"
 
     @classmethod
@@ -163,6 +180,9 @@ class Experiment:
         if unknown is not None:
             raise InputError(f"an experiment has no {unknown!r}: it has {', '.join(known)}")
         try:
+            for key in {"schedule", "pretraining", "settings", "model_settings"} & content.keys():
+                if not isinstance(content[key], dict):
+                    raise InputError(f"an experiment's {key} is {content[key]!r}: give a table, [{key}]")
             for key in {"schedule", "pretraining"} & content.keys():
                 content[key] = Schedule(**content[key])
             settings = {key: None if value == NONE else value for key, value in content.get("settings", {}).items()}
@@ -174,6 +194,20 @@ class Experiment:
     def _hash(content: Mapping[str, Any]) -> str:
         text = json.dumps({"format": FORMAT, **content}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _line(key: str, value: Any) -> str:
+    return f"{key} = {json.dumps(value, ensure_ascii=False)}"  # JSON's scalars and lists are TOML's, too
+
+
+def _like_default(made: Method | Score, name: str, value: Any) -> Any:
+    """A whole number where the setting is one with a point: 1 and 1.0 are one experiment."""
+    is_float = any(setting.name == name and setting.type in {float, float | None} for setting in _fields(made))
+    return float(value) if is_float and isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _fields(made: Method | Score) -> tuple[Field[Any], ...]:
+    return () if isinstance(made, Score) else fields(made)  # type: ignore[arg-type]
 
 
 def _plain(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,9 +18,10 @@ from wildood import __version__
 from wildood.data.root import data_root
 from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
+from wildood.experiments.own_methods import register
 from wildood.experiments.ray_cluster import connected
-from wildood.experiments.runner import MOST_DEATHS, POLL, Told
-from wildood.experiments.running import code_version, run
+from wildood.experiments.runner import POLL, Told
+from wildood.experiments.running import MOST_DEATHS, code_version, run
 from wildood.experiments.store import Failure, Result, RunStore
 from wildood.train.progress import logger
 
@@ -37,6 +38,7 @@ class _Places:
     version: str
     cpus: int
     gpus: float
+    own: tuple[str, ...]
 
 
 def run_on_ray(
@@ -47,6 +49,7 @@ def run_on_ray(
     told: Told,
     cpus: int = 1,
     gpus: float = 0.0,
+    own: Sequence[str] = (),
 ) -> list[Result | Failure]:
     """Do those runs that are not done on a Ray cluster; `told` hears of each as it ends.
 
@@ -62,6 +65,7 @@ def run_on_ray(
         told: called with what each run found, or why it failed.
         cpus: how many CPUs a run has, and threads of torch.
         gpus: how many GPUs a run has, or which share of one; a run without any sees none.
+        own: methods of the user's own that the experiments name; a module of that name must be on every node.
 
     >>> run_on_ray([], RunStore(Path("runs")), None, "local", print)
     []
@@ -69,6 +73,7 @@ def run_on_ray(
     waiting = {experiment.name: experiment for experiment in experiments if not store.is_done(experiment)}
     if not waiting:
         return []
+    store.check_locks()
     for experiment in waiting.values():
         store.forget_failure(experiment)
     with _marked(store.root) as mark, connected(address, cpus, gpus) as ray:
@@ -79,6 +84,7 @@ def run_on_ray(
             version=__version__,
             cpus=cpus,
             gpus=gpus,
+            own=tuple(own),
         )
         task = ray.remote(work).options(name="wildood run", num_cpus=cpus, num_gpus=gpus, max_retries=MOST_DEATHS)
         running = {task.remote(experiment, places): experiment for experiment in waiting.values()}
@@ -117,6 +123,7 @@ def work(experiment: Experiment, places: _Places) -> Result | Failure | None:
         )
     if not places.gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves it as it is; they are for those who asked
+    register(places.own)
     torch.set_num_threads(places.cpus)
     return run(experiment, RunStore(places.runs), places.root)
 

@@ -12,23 +12,31 @@ import torch
 
 from wildood.errors import TrainingError
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.running import run
+from wildood.experiments.own_methods import register
+from wildood.experiments.running import MOST_DEATHS, run
 from wildood.experiments.store import Failure, Result, RunStore
 from wildood.train.history import Row
 
 Told = Callable[[Result | Failure], None]
 POLL = 0.2  # seconds
-MOST_DEATHS = 3  # of worker processes, one after the other, without a run that ends in between
 
 
 def run_all(
-    experiments: Sequence[Experiment], store: RunStore, root: str | Path | None, workers: int, told: Told
+    experiments: Sequence[Experiment],
+    store: RunStore,
+    root: str | Path | None,
+    workers: int,
+    told: Told,
+    own: Sequence[str] = (),
 ) -> list[Result | Failure]:
     """Do those runs that are not done, each in one of several processes; `told` hears of each as it ends.
+
+    `own` are methods of the user's own that the experiments name (see `register`).
 
     Other callers may work in the same directory: a run is done by one of them. A worker that is killed loses nothing but
     the steps since its last checkpoint, and another one takes its place. If the caller is killed, its workers stop.
     """
+    store.check_locks()
     waiting = {experiment.name: experiment for experiment in experiments if not store.is_done(experiment)}
     for experiment in waiting.values():
         store.forget_failure(experiment)
@@ -37,7 +45,7 @@ def run_all(
     context = multiprocessing.get_context("spawn")
 
     def worker() -> BaseProcess:
-        arguments = (todo, store.root, root, os.getpid(), threads)
+        arguments = (todo, store.root, root, os.getpid(), threads, own)
         process = context.Process(target=work, args=arguments, daemon=True)
         process.start()
         return process
@@ -56,10 +64,10 @@ def run_all(
                     told(found)
                     del waiting[name]
             for number, process in enumerate(processes):
-                if not process.is_alive() and process.exitcode and waiting:
-                    deaths += 1
-                    if deaths > MOST_DEATHS:
-                        raise TrainingError(_keeps_dying(process.exitcode, len(waiting)))
+                if waiting and not process.is_alive():
+                    deaths += bool(process.exitcode)
+                    if deaths > (1 + MOST_DEATHS) * workers:  # more than a run that kills its process can explain
+                        raise TrainingError(_keeps_dying(process.exitcode or 0, len(waiting)))
                     processes[number] = worker()
         for process in processes:
             process.join()
@@ -68,8 +76,17 @@ def run_all(
     return ended
 
 
-def work(experiments: Sequence[Experiment], runs: Path, root: str | Path | None, parent: int, threads: int) -> None:
+def work(
+    experiments: Sequence[Experiment],
+    runs: Path,
+    root: str | Path | None,
+    parent: int,
+    threads: int,
+    own: Sequence[str] = (),
+) -> None:
     """What a worker does: run after run, until every one is done or has failed, here or elsewhere."""
+    register(own)
+    os.setpgrp()  # Ctrl-C in a terminal is the parent's, who passes it on: a second one would interrupt the saving
     torch.set_num_threads(threads)
     store, left = RunStore(runs), list(experiments)
 
@@ -86,6 +103,8 @@ def work(experiments: Sequence[Experiment], runs: Path, root: str | Path | None,
                 time.sleep(POLL)  # other processes are at what is left; one of them may be killed
     except KeyboardInterrupt:
         raise SystemExit(128 + signal.SIGINT) from None  # what was trained is saved; the parent tells the user
+    except OSError as error:  # of the directory of runs, such as a full disk
+        raise SystemExit(f"wildood: {error.filename or runs}: {error.strerror}") from None
 
 
 def processors() -> int:
@@ -117,5 +136,5 @@ def _stop(processes: Sequence[BaseProcess]) -> None:
 
 
 def _keeps_dying(code: int, left: int) -> str:
-    how = f"killed by signal {-code}, perhaps for lack of memory" if code < 0 else f"exit code {code}"
-    return f"the worker processes keep dying ({how}) with {left} runs left: try fewer --workers"
+    how = f"killed by signal {-code}: lack of memory?" if code < 0 else f"exit code {code}, see above"
+    return f"the worker processes keep dying ({how}) with {left} runs left"

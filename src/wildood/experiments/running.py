@@ -4,7 +4,6 @@ import os
 import platform
 import time
 import traceback
-from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
@@ -20,16 +19,19 @@ from wildood.detect.detector import Detector, examples_of
 from wildood.detect.fitting import fit
 from wildood.detect.network import versions
 from wildood.detect.scoring import posthoc
-from wildood.errors import WildoodError
+from wildood.errors import CheckpointError, WildoodError
 from wildood.evaluate.metrics import accuracy, all_metrics, fpr_standard_error
 from wildood.experiments.division import Division, divide
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.shared_pass import in_features
-from wildood.experiments.starts import starting_classifier
+from wildood.experiments.starts import start_is_busy, starting_classifier, untrained_model
 from wildood.experiments.store import KNOWN, Failure, OnOod, Result, RunStore, Scores
 from wildood.methods.objective import Method
 from wildood.scores.score import Score
 from wildood.train.loop import OnEpoch
+from wildood.train.progress import logger
+
+MOST_DEATHS = 3  # of the process that does a run, before it counts as failed
 
 
 def run(
@@ -39,18 +41,31 @@ def run(
 
     A run that was cut off goes on from its last checkpoint.
     """
+    if start_is_busy(experiment, store.root):
+        return None  # which another process trains: there may be other things to do
     with store.claimed(experiment) as mine:
         if not mine or store.is_done(experiment) or store.failure(experiment) is not None:
             return None
-        began = time.monotonic()
-        try:
-            result, scores = _perform(experiment, store, root, on_epoch, lambda: time.monotonic() - began)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other runs go on, and it is told
-            failure = Failure(experiment, _in_one_line(error), traceback.format_exc())
-            store.add_failure(failure)
-            return failure
-        store.add(result, scores)
-        return result
+        with store.attempt(experiment) as died:
+            if died >= MOST_DEATHS:
+                return _failed(experiment, store, f"its process died {died} times, perhaps for lack of memory", "")
+            try:
+                try:
+                    result, scores = _perform(experiment, store, root, on_epoch)
+                except CheckpointError as error:
+                    logger.warning("%s starts again from its beginning: %s", experiment.name, error)
+                    store.clear_training(experiment)
+                    result, scores = _perform(experiment, store, root, on_epoch)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the other runs go on, and it is told
+                return _failed(experiment, store, _in_one_line(error), traceback.format_exc())
+            store.add(result, scores)
+            return result
+
+
+def _failed(experiment: Experiment, store: RunStore, error: str, trace: str) -> Failure:
+    failure = Failure(experiment, error, trace, _about())
+    store.add_failure(failure)
+    return failure
 
 
 def _perform(
@@ -58,13 +73,16 @@ def _perform(
     store: RunStore,
     root: str | Path | None,
     on_epoch: OnEpoch | None,
-    seconds: Callable[[], float],
 ) -> tuple[Result, Scores]:
     parts = divide(experiment, root)
-    model = starting_classifier(experiment, parts, store.root, root, on_epoch)
     recipe = experiment.recipe()
+    if experiment.protocol == "as_published" and experiment.trains and not experiment.uses_wild:
+        model = untrained_model(experiment, parts.classes)  # the published GODIN is trained from scratch
+    else:
+        model = starting_classifier(experiment, parts, store.root, root, on_epoch)
     if isinstance(recipe, Score) and not recipe.about.gradients:
         model, parts = in_features(model, parts, store.root)
+    began = time.monotonic()  # what is shared with other runs is not this one's
     detector = _detector(experiment, recipe, model, parts, store.training(experiment), on_epoch)
     tests, known, scores = _measured(detector, parts)
     return Result(
@@ -74,8 +92,8 @@ def _perform(
         **(_at_end(detector) if experiment.trains else {}),
         chosen=detector.record.get("chosen") or None,
         history=detector.history or (),
-        seconds=round(seconds(), 2),
-        about=_about(parts, detector),
+        seconds=round(time.monotonic() - began, 2),
+        about={**_about(), "split": parts.record, "kept_epoch": detector.record.get("kept_epoch")},
     ), scores
 
 
@@ -136,8 +154,8 @@ def _measured(detector: Detector, parts: Division) -> tuple[dict[str, OnOod], di
     return tests, known, scores
 
 
-def _about(parts: Division, detector: Detector) -> dict[str, Any]:
-    """What else decided the numbers, or may explain them: versions, hardware, split."""
+def _about() -> dict[str, Any]:
+    """What else decided the numbers, or may explain them: versions, hardware, time."""
     return {
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
@@ -148,8 +166,7 @@ def _about(parts: Division, detector: Detector) -> dict[str, Any]:
             "processors": os.cpu_count(),
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         },
-        "split": parts.record,
-    } | {name: detector.record[name] for name in ("kept_epoch",) if name in detector.record}
+    }
 
 
 @cache

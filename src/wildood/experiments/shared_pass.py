@@ -44,7 +44,7 @@ def in_features(model: nn.Module, parts: Division, runs: Path) -> tuple[nn.Modul
     with torch.no_grad():
         head.weight.copy_(weight)
         head.bias.copy_(bias)
-    known = model_fingerprint(classifier.model)
+    known = f"{model_fingerprint(classifier.model)} {parts.spec}"  # what decides the features, besides the images
 
     def features(data: Source) -> Array:
         return _kept(runs, f"{known}/{data.fingerprint()}", lambda: each_output(classifier, data, _features).numpy())

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from wildood.data.files import dump_tensors, write_atomically
+from wildood.data.given import labelled_source
 from wildood.data.locks import locked
 from wildood.data.root import data_root
 from wildood.detect.pretraining import pretrain
@@ -33,6 +34,7 @@ def starting_classifier(
     weights = _weights(experiment, runs)
     place = weights.parent
     place.mkdir(parents=True, exist_ok=True)
+    _refuse_other_data(experiment, parts, place)
     with locked(place / "lock", waiting="another process trains the starting classifier: waiting for it"):
         if not weights.exists():
             logger.info("training the starting classifier (%s)", place)
@@ -61,6 +63,27 @@ def start_name(experiment: Experiment) -> str:
     content = {name: value for name, value in experiment.as_dict().items() if name in names}
     text = json.dumps({**content, "seed": _seed(experiment)}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def start_is_busy(experiment: Experiment, runs: Path) -> bool:
+    """Whether another process is training the starting classifier now."""
+    weights = _weights(experiment, runs)
+    if experiment.pretraining is None or weights.exists() or not weights.parent.exists():
+        return False
+    with locked(weights.parent / "lock") as mine:
+        return not mine
+
+
+def _refuse_other_data(experiment: Experiment, parts: Division, place: Path) -> None:
+    """A starting classifier belongs to the images it was trained on, though files of the same name may hold others."""
+    data = parts.labelled if experiment.start == "labelled" else parts.everything
+    fingerprint, path = labelled_source(data, "labelled").fingerprint(), place / "data"
+    if not path.exists():
+        write_atomically(path, fingerprint.encode())
+    elif path.read_text() != fingerprint:
+        raise InputError(
+            f"{place} was trained on other images under the name {experiment.id}: give each data root its own --runs"
+        )
 
 
 def trained_start(experiment: Experiment, runs: Path) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from wildood.train.history import Row
 
 Scores = Mapping[str, npt.NDArray[np.float32]]
 TOML, RESULT, FAILURE, SCORES, LOCK = "experiment.toml", "result.json", "failure.json", "scores.npz", "lock"
+ATTEMPTS = "attempts"  # how often a run was begun and not ended
 KNOWN = "id"  # the ID test set among a run's scores
 
 
@@ -60,7 +62,7 @@ class Result:
         accuracy_lost: on the holdout, against the starting classifier.
         chosen: the settings that the score chose for itself, if any.
         history: of the training.
-        seconds: how long it took, since it was last begun or resumed.
+        seconds: how long it took, since it was last begun or resumed, without what it shares with other runs.
         about: versions, hardware, split and more: how it was made.
     """
 
@@ -79,11 +81,12 @@ class Result:
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that ended with an error: what it was, in one line, and its traceback."""
+    """A run that ended with an error: what it was, in one line, its traceback, and versions, hardware and time."""
 
     experiment: Experiment
     error: str
     traceback: str
+    about: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -104,14 +107,22 @@ class RunStore:
         """The folder of a run."""
         return self.root / experiment.name
 
+    def check_locks(self) -> None:
+        """Refuse a directory on a file system that knows no locks: two processes could not keep apart there."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with NamedTemporaryFile(dir=self.root, prefix=".lock-") as file, locked(Path(file.name)) as mine:
+                known = mine
+        except OSError as error:
+            raise InputError(f"{self.root} cannot be written to ({error.strerror}): give another --runs") from error
+        if not known:
+            raise InputError(f"{self.root} is on a file system without locks: give --runs on one that has them")
+
     @contextmanager
     def claimed(self, experiment: Experiment) -> Iterator[bool]:
         """Take a run for oneself, which gives False if another process has it; a process that ends gives it back."""
         place = self.place(experiment)
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{self.root} cannot be written to ({error.strerror}): give another --runs") from error
+        place.mkdir(parents=True, exist_ok=True)
         with locked(place / LOCK) as mine:
             if mine and not (place / TOML).exists():
                 write_atomically(place / TOML, experiment.to_toml().encode())
@@ -129,16 +140,33 @@ class RunStore:
         content = _as_json(result)
         write_atomically(place / RESULT, (json.dumps(content, indent=1) + "\n").encode())  # last: now it is done
         (place / FAILURE).unlink(missing_ok=True)
-        shutil.rmtree(self.training(result.experiment), ignore_errors=True)
+        self.clear_training(result.experiment)
 
     def add_failure(self, failure: Failure) -> None:
         """Write why a run has no result."""
-        content = {"error": failure.error, "traceback": failure.traceback}
+        content = {"error": failure.error, "traceback": failure.traceback, "about": failure.about}
         write_atomically(self.place(failure.experiment) / FAILURE, (json.dumps(content, indent=1) + "\n").encode())
 
     def forget_failure(self, experiment: Experiment) -> None:
-        """Let a run that failed be tried again."""
-        (self.place(experiment) / FAILURE).unlink(missing_ok=True)
+        """Let a run that failed, or whose process died again and again, be tried again."""
+        for name in (FAILURE, ATTEMPTS):
+            (self.place(experiment) / name).unlink(missing_ok=True)
+
+    @contextmanager
+    def attempt(self, experiment: Experiment) -> Iterator[int]:
+        """Count how often a run is begun and its process dies before it ends; gives the number of those before."""
+        path = self.place(experiment) / ATTEMPTS
+        died = len(path.read_bytes()) if path.exists() else 0
+        with path.open("ab") as file:
+            file.write(b".")
+        try:
+            yield died
+        finally:
+            path.unlink(missing_ok=True)
+
+    def clear_training(self, experiment: Experiment) -> None:
+        """Remove a run's checkpoints."""
+        shutil.rmtree(self.training(experiment), ignore_errors=True)
 
     def is_done(self, experiment: Experiment) -> bool:
         """Whether a run has a result."""
@@ -146,10 +174,13 @@ class RunStore:
 
     def failure(self, experiment: Experiment) -> Failure | None:
         """Why a run has no result, or None if it has not failed."""
-        path = self.place(experiment) / FAILURE
-        if not path.exists() or self.is_done(experiment):
+        if self.is_done(experiment):
             return None
-        return Failure(experiment, **json.loads(path.read_text(encoding="utf-8")))
+        try:
+            content = json.loads((self.place(experiment) / FAILURE).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        return Failure(experiment, **content)
 
     def result(self, experiment: Experiment) -> Result:
         """What a run found."""
@@ -159,14 +190,16 @@ class RunStore:
 
     def scores(self, experiment: Experiment) -> dict[str, npt.NDArray[np.float32]]:
         """The scores of the test examples: of each OOD set by its name, and of the ID set as "id"."""
-        with np.load(self.place(experiment) / SCORES) as file:
-            return dict(file)
+        with (self.place(experiment) / SCORES).open("rb") as file, np.load(file) as arrays:
+            return dict(arrays)
 
     def experiments(self) -> list[Experiment]:
-        """Every run of the directory, done or not."""
-        files = sorted(self.root.glob(f"*/{TOML}"))
-        found = [(file.parent.name, Experiment.from_toml(file.read_text(encoding="utf-8"))) for file in files]
-        return [experiment for name, experiment in found if experiment.name == name]  # others: of another version
+        """Every run of the directory that can be read, done or not."""
+        return [each for each in self._read().values() if isinstance(each, Experiment)]
+
+    def left_out(self) -> list[tuple[str, str]]:
+        """The folders that cannot be read as runs, and why."""
+        return [(name, each) for name, each in self._read().items() if isinstance(each, str)]
 
     def results(self) -> list[Result]:
         """Every result of the directory."""
@@ -176,6 +209,25 @@ class RunStore:
         """Every run of the directory that failed and has no result."""
         found = (self.failure(experiment) for experiment in self.experiments())
         return [failure for failure in found if failure is not None]
+
+    def _read(self) -> dict[str, Experiment | str]:
+        """For each folder its experiment, or why it has none."""
+        found: dict[str, Experiment | str] = {}
+        for file in sorted(self.root.glob(f"*/{TOML}")):
+            try:
+                found[file.parent.name] = self._readable(file)
+            except (InputError, OSError, TypeError, ValueError, KeyError) as error:
+                found[file.parent.name] = " ".join(str(error).split())
+        return found
+
+    def _readable(self, file: Path) -> Experiment:
+        experiment = Experiment.from_toml(file.read_text(encoding="utf-8"))
+        if experiment.name != file.parent.name:
+            raise InputError("another version of wildood made it: what decides its outcome has changed since")
+        if self.is_done(experiment):
+            self.result(experiment)
+        self.failure(experiment)
+        return experiment
 
 
 def _as_json(result: Result) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What tables call methods and sets, in the paper's order, and which set of the paper a small file stands in for."""
+"""What tables call methods, sets and metrics, in the paper's order, and which set of the paper a file stands in for."""
 
 from pathlib import PurePosixPath
 
@@ -40,6 +40,8 @@ STAND_INS = {
     "rooms_crop.npz": "lsun-c",
     "random_images.npz": "300k",
 }
+METRIC_TITLES = {"fpr95": "FPR95 ↓", "accepted": "accepted ↓", "auroc": "AUROC ↑", "accuracy": "accuracy ↑"}
+AVERAGE = "average"  # over the OOD sets of a table: it stands where a set does
 _METHODS, _SETS = list(METHOD_TITLES), list(SET_TITLES)
 
 
@@ -61,6 +63,15 @@ def set_title(name: str) -> str:
     return SET_TITLES.get(name) or PurePosixPath(name).stem
 
 
+def column_title(name: str) -> str:
+    """What stands above a column, or in a line, of an OOD set or of AVERAGE; nothing for accuracy, which has no set.
+
+    >>> column_title("svhn"), column_title(AVERAGE), column_title("")
+    ('SVHN', 'average', '')
+    """
+    return name if name == AVERAGE else set_title(name)
+
+
 def id_title(name: str) -> str:
     """An ID set for people: of the digits, it is those that are not OOD.
 
@@ -80,10 +91,19 @@ def set_order(name: str) -> tuple[int, str]:
     return (_SETS.index(known) if known in _SETS else len(_SETS)), name
 
 
-def method_order(name: str) -> int:
-    """To sort methods by: the paper's rows.
+def method_title(name: str) -> str:
+    """A method for people; one of a user's own has no other name.
 
-    >>> sorted(["woods", "oe", "energy", "max-softmax"], key=method_order)
-    ['max-softmax', 'energy', 'oe', 'woods']
+    >>> method_title("max-softmax"), method_title("mine:Method")
+    ('MSP', 'mine:Method')
     """
-    return _METHODS.index(name) if name in _METHODS else len(_METHODS)
+    return METHOD_TITLES.get(name, name)
+
+
+def method_order(name: str) -> tuple[int, str]:
+    """To sort methods by: the paper's rows, then others by name.
+
+    >>> sorted(["mine:B", "woods", "mine:A", "oe", "max-softmax"], key=method_order)
+    ['max-softmax', 'oe', 'woods', 'mine:A', 'mine:B']
+    """
+    return (_METHODS.index(name) if name in _METHODS else len(_METHODS)), name

@@ -2,16 +2,17 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from wildood.evaluate.metrics import mean_and_error
 from wildood.experiments.choosing_settings import chosen_runs
 from wildood.experiments.store import Failure, OnOod, Result
-from wildood.experiments.table_names import METHOD_TITLES
+from wildood.experiments.table_names import AVERAGE, method_title
 
-Metric = Literal["fpr95", "auroc", "accuracy"]
-AVERAGE = "average"
+Metric = Literal["fpr95", "accepted", "auroc", "accuracy"]
+ON_OOD: tuple[Metric, ...] = ("fpr95", "accepted", "auroc")  # the metrics of each OOD set
+_BETTER: Mapping[Metric, Callable[[Iterable[float]], float]] = {"fpr95": min, "accepted": min, "auroc": max, "accuracy": max}
 
 
 @dataclass(frozen=True)
@@ -59,25 +60,28 @@ class TableRow:
         block: what the row stands under: "with P_in only", "with P_in and P_wild", or "π = 0.1".
         pi: the share of OOD in its wild data; None where there was none.
         method: its name in the experiments.
-        title: its name for people, with what differs where a method was run with several schedules.
-        cells: for each OOD set (and AVERAGE, if there are several and all are there) its FPR95 and AUROC.
+        title: its name for people, with what differs where a method has several rows in a block.
+        cells: for each OOD set (and AVERAGE, if there are several and all are there) a number for each metric: "fpr95" at
+            the threshold of the ID test examples, "accepted" at the deployed one, which validation examples set, "auroc".
         accuracy: on the ID test examples, over all runs of the row.
         seeds: how many seeds are in it (the smallest number over the cells).
         settings: the settings that were chosen among several, for each OOD set; empty where there was no choice.
         failed: how many runs of it failed.
         runs: the names of the runs whose numbers are in it.
+        incomplete: which seeds had fewer settings to choose among than others, for each OOD set where some had.
     """
 
     block: str
     pi: float | None
     method: str
     title: str
-    cells: Mapping[str, tuple[Cell, Cell]]
+    cells: Mapping[str, Mapping[Metric, Cell]]
     accuracy: Cell | None
     seeds: int
     settings: Mapping[str, str]
     failed: int
     runs: tuple[str, ...]
+    incomplete: Mapping[str, str] = field(default_factory=dict)
 
 
 def row_of(runs: Sequence[Result | Failure], sets: Sequence[str], block: str, differs: str = "") -> TableRow:
@@ -100,11 +104,11 @@ def row_of(runs: Sequence[Result | Failure], sets: Sequence[str], block: str, di
     choices = {name: chosen_runs(found) for name, found in candidates.items() if found}
     seeds = sorted({seed for choice in choices.values() for seed in choice.runs})
     by_seed = {seed: {name: choice.runs[seed] for name, choice in choices.items() if seed in choice.runs} for seed in seeds}
-    cells = {name: _pair([[run.tests[name]] for run in choice.runs.values()]) for name, choice in choices.items()}
+    cells = {name: _cells([[run.tests[name]] for run in choice.runs.values()]) for name, choice in choices.items()}
     whole = [found for found in by_seed.values() if len(found) == len(sets)]
     if whole and len(sets) > 1:
-        cells[AVERAGE] = _pair([[run.tests[name] for name, run in found.items()] for found in whole])
-    title = METHOD_TITLES.get(first.method, first.method)
+        cells[AVERAGE] = _cells([[run.tests[name] for name, run in found.items()] for found in whole])
+    title = method_title(first.method)
     accuracies = [_mean([run.accuracy for run in found.values()]) for found in by_seed.values()]
     return TableRow(
         block=block,
@@ -117,6 +121,7 @@ def row_of(runs: Sequence[Result | Failure], sets: Sequence[str], block: str, di
         settings={name: choice.settings for name, choice in choices.items() if choice.settings},
         failed=len(runs) - len(results),
         runs=tuple(dict.fromkeys(run.experiment.name for found in by_seed.values() for run in found.values())),
+        incomplete={name: choice.incomplete for name, choice in choices.items() if choice.incomplete},
     )
 
 
@@ -127,17 +132,19 @@ def with_best(rows: Sequence[TableRow]) -> list[TableRow]:
     >>> [row.accuracy.best for row in with_best([first, second])]
     [True, True]
     """
-    names = {name for row in rows for name in row.cells}
-    pairs = {name: [row.cells[name] for row in rows if name in row.cells] for name in names}
-    lowest = {name: _best([fpr95 for fpr95, _ in found], min) for name, found in pairs.items()}
-    highest = {name: _best([auroc for _, auroc in found], max) for name, found in pairs.items()}
-    accuracy = _best([row.accuracy for row in rows if row.accuracy is not None], max)
+    columns: dict[tuple[str, Metric], list[Cell]] = {}
+    for row in rows:
+        for name, found in row.cells.items():
+            for metric, cell in found.items():
+                columns.setdefault((name, metric), []).append(cell)
+    best = {(name, metric): _best(metric, cells) for (name, metric), cells in columns.items()}
+    accuracy = _best("accuracy", [row.accuracy for row in rows if row.accuracy is not None])
     return [
         replace(
             row,
             cells={
-                name: (_marked(fpr95, lowest[name]), _marked(auroc, highest[name]))
-                for name, (fpr95, auroc) in row.cells.items()
+                name: {metric: _marked(cell, best[name, metric]) for metric, cell in found.items()}
+                for name, found in row.cells.items()
             },
             accuracy=None if row.accuracy is None else _marked(row.accuracy, accuracy),
         )
@@ -145,19 +152,18 @@ def with_best(rows: Sequence[TableRow]) -> list[TableRow]:
     ]
 
 
-def _best(cells: Sequence[Cell], better: Callable[[Iterable[float]], float]) -> float | None:
+def _best(metric: Metric, cells: Sequence[Cell]) -> float | None:
     """The best number as it is printed; None if there is nothing to compare it with."""
-    return better(float(cell.percent) for cell in cells) if len(cells) > 1 else None
+    return _BETTER[metric](float(cell.percent) for cell in cells) if len(cells) > 1 else None
 
 
 def _marked(cell: Cell, best: float | None) -> Cell:
     return replace(cell, best=float(cell.percent) == best)
 
 
-def _pair(seeds: Sequence[Sequence[OnOod]]) -> tuple[Cell, Cell]:
-    """FPR95 and AUROC over seeds, each of them the mean over some OOD sets."""
-    fpr95 = [_mean([found.fpr95 for found in sets]) for sets in seeds]
-    return Cell.over(fpr95), Cell.over([_mean([found.auroc for found in sets]) for sets in seeds])
+def _cells(seeds: Sequence[Sequence[OnOod]]) -> dict[Metric, Cell]:
+    """Each metric over seeds, each of them the mean over some OOD sets."""
+    return {metric: Cell.over([_mean([getattr(found, metric) for found in sets]) for sets in seeds]) for metric in ON_OOD}
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -2,20 +2,22 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from wildood.experiments.choosing_settings import difference
+from wildood.experiments.choosing_settings import can_choose, difference, settings_key
 from wildood.experiments.experiment import Experiment
+from wildood.experiments.origins import origins
 from wildood.experiments.store import Failure, Result
-from wildood.experiments.table_names import method_order, set_order
-from wildood.experiments.table_rows import AVERAGE, Cell, Metric, TableRow, row_of, with_best
+from wildood.experiments.table_names import AVERAGE, method_order, set_order
+from wildood.experiments.table_rows import Cell, Metric, TableRow, row_of, with_best
 
 __all__ = ["AVERAGE", "Cell", "Metric", "ResultsTable", "TableRow", "result_tables"]
 
 ID_ONLY, WITH_WILD = "with P_in only", "with P_in and P_wild"
 _COMMON = ("id", "protocol", "start", "keep", "model", "model_settings", "pretraining", "mean", "std")
 _Run = Result | Failure
+_Row = tuple[float, tuple[int, str], str, str]  # pi, method, schedule, settings
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,9 @@ class ResultsTable:
         rows: in the order of the blocks.
         model: the network's class.
         start: the starting classifier.
-        keep: which epoch an honest run keeps.
         differs: what tells it from tables with the same ID set, wild data and protocol; empty if there are none.
+        common: all that its runs have in common besides the wild data, by one name for each value.
+        origins: that its runs come from different code or versions, a sentence for each; empty if they do not.
     """
 
     id: str
@@ -44,8 +47,26 @@ class ResultsTable:
     rows: tuple[TableRow, ...]
     model: str = ""
     start: str = ""
-    keep: str = ""
     differs: str = ""
+    common: Mapping[str, Any] = field(default_factory=dict)
+    origins: tuple[str, ...] = ()
+
+    @property
+    def metrics(self) -> tuple[Metric, Metric]:
+        """What stands under each OOD set: as in the paper, acceptance and AUROC.
+
+        The released protocol measures acceptance at the threshold of the validation examples where the OOD set was in
+        the wild (Tables 1 and A1), and at that of the ID test examples where another one was (Tables 2 and A2).
+
+        >>> ResultsTable("cifar10", True, None, "as_published", ("svhn",), ()).metrics
+        ('accepted', 'auroc')
+        """
+        return ("accepted" if self.stationary and self.protocol == "as_published" else "fpr95"), "auroc"
+
+    def shown(self, row: TableRow, name: str) -> tuple[Cell | None, Cell | None]:
+        """The two numbers of a row under an OOD set, or under AVERAGE; None where there is none."""
+        found, (first, second) = row.cells.get(name, {}), self.metrics
+        return found.get(first), found.get(second)
 
 
 def result_tables(results: Sequence[Result], failures: Sequence[Failure] = ()) -> list[ResultsTable]:
@@ -54,7 +75,7 @@ def result_tables(results: Sequence[Result], failures: Sequence[Failure] = ()) -
     >>> from wildood.experiments.store import OnOod
     >>> energy, found = Experiment("digits", ("digits",), method="energy"), OnOod(0.2, 0.01, 0.9, 0.9, 0.9, 0.1, 100)
     >>> [table] = result_tables([Result(energy, {"digits": found}, 0.98, 0.05, 100)])
-    >>> table.rows[0].block, table.rows[0].title, table.rows[0].cells["digits"][0]
+    >>> table.rows[0].block, table.rows[0].title, table.rows[0].cells["digits"]["fpr95"]
     ('with P_in only', 'energy', Cell(mean=0.2, error=None, best=False, seeds=1))
     """
     groups: dict[str, list[_Run]] = {}
@@ -70,17 +91,21 @@ def result_tables(results: Sequence[Result], failures: Sequence[Failure] = ()) -
 
 
 def _conditions(experiment: Experiment) -> dict[str, Any]:
-    """What all runs of a table have in common, by one name for each value."""
+    """What decides which table a run is in."""
     wild = None if experiment.stationary else experiment.wild
-    conditions: dict[str, Any] = {"stationary": experiment.stationary, "wild": wild}
+    return {"stationary": experiment.stationary, "wild": wild} | _common(experiment)
+
+
+def _common(experiment: Experiment) -> dict[str, Any]:
     content = experiment.as_dict()
+    common: dict[str, Any] = {}
     for name in _COMMON:
         value = content.get(name)
         if isinstance(value, Mapping):
-            conditions |= {f"{name} {key}": each for key, each in sorted(value.items())}
+            common |= {f"{name} {key}": each for key, each in sorted(value.items())}
         else:
-            conditions[name] = value
-    return conditions
+            common[name] = value
+    return common
 
 
 def _order(table: ResultsTable) -> tuple[str, bool, str, bool]:
@@ -92,16 +117,12 @@ def _table(runs: Sequence[_Run]) -> ResultsTable:
     # A set on which every run failed is a column, too: without it, an average would seem complete.
     sets = tuple(sorted({name for run in runs for name in run.experiment.test}, key=set_order))
     several = len({run.experiment.pi for run in runs if run.experiment.uses_wild}) > 1
-    groups: dict[tuple[float, int, str], list[_Run]] = {}
-    for run in runs:
-        each = run.experiment
-        schedule = json.dumps(each.as_dict().get("schedule", {}))
-        groups.setdefault((each.pi if each.uses_wild else 0.0, method_order(each.method), schedule), []).append(run)
+    groups = _rows(runs)
     rows = []
-    for (pi, method, schedule), found in sorted(groups.items()):
+    for (pi, method, *telling), found in sorted(groups.items()):
         block = ID_ONLY if pi == 0 else WITH_WILD if first.stationary and not several else f"π = {pi:g}"
-        others = [json.loads(other) for _, each, other in groups if each == method]
-        rows.append(row_of(found, sets, block, difference(json.loads(schedule), others)))
+        others = [_told(other) for _, each, *other in groups if each == method]
+        rows.append(row_of(found, sets, block, difference(_told(telling), others)))
     blocks = [[row for row in rows if row.block == block] for block in dict.fromkeys(row.block for row in rows)]
     compared = blocks if several else [rows]
     return ResultsTable(
@@ -113,5 +134,27 @@ def _table(runs: Sequence[_Run]) -> ResultsTable:
         rows=tuple(row for together in compared for row in with_best(together)),
         model=first.model,
         start=first.start,
-        keep=first.keep,
+        common=_common(first),
+        origins=origins([run for run in runs if isinstance(run, Result)]),
     )
+
+
+def _rows(runs: Sequence[_Run]) -> dict[_Row, list[_Run]]:
+    """The runs of each row: by pi, method and schedule, and by settings where nothing can choose among them."""
+    by_method: dict[str, list[_Run]] = {}
+    for run in runs:
+        by_method.setdefault(run.experiment.method, []).append(run)
+    rows: dict[_Row, list[_Run]] = {}
+    for method, found in by_method.items():
+        chosen = can_choose(found)
+        for run in found:
+            each = run.experiment
+            schedule, settings = json.dumps(each.as_dict().get("schedule", {})), "{}" if chosen else settings_key(run)
+            key = each.pi if each.uses_wild else 0.0, method_order(method), schedule, settings
+            rows.setdefault(key, []).append(run)
+    return rows
+
+
+def _told(telling: Sequence[str]) -> dict[str, Any]:
+    """Schedule and settings of a row together."""
+    return {name: value for text in telling for name, value in json.loads(text).items()}

@@ -4,9 +4,9 @@ from html import escape
 from itertools import groupby
 
 from wildood.experiments.beside import Beside, beside
-from wildood.experiments.table_names import set_title
-from wildood.experiments.tables import AVERAGE, ResultsTable
-from wildood.report.beside_text import METRICS, NOTE, WITHIN
+from wildood.experiments.table_names import METRIC_TITLES, column_title
+from wildood.experiments.tables import ResultsTable
+from wildood.report.beside_text import WITHIN, beside_note
 from wildood.report.page import Panel, note
 from wildood.report.sortable import Block, Column, SortCell, sortable_table
 from wildood.report.table_text import table_title
@@ -28,7 +28,7 @@ def beside_panel(table: ResultsTable) -> Panel | None:
         return None
     blocks = [Block(block, [_row(each) for each in rows]) for block, rows in groupby(found, key=lambda each: each.block)]
     title = f"{table_title(table)}, beside the paper"
-    shown = sortable_table(_COLUMNS, blocks, title) + note(NOTE)
+    shown = sortable_table(_COLUMNS, blocks, title) + note(beside_note(found))
     return Panel(title, _says(found), f"<details><summary>{len(found):,} numbers</summary>{shown}</details>")
 
 
@@ -41,11 +41,11 @@ def _says(found: list[Beside]) -> str:
 
 
 def _row(found: Beside) -> list[SortCell]:
-    name = "" if not found.set else found.set if found.set == AVERAGE else set_title(found.set)
+    name = column_title(found.set)
     return [
         SortCell(escape(found.title), found.title),
         SortCell(escape(name), name or None),
-        SortCell(METRICS[found.metric], found.metric),
+        SortCell(METRIC_TITLES[found.metric], found.metric),
         SortCell(_told(found.ours, found.ours_error, 2), found.ours),
         SortCell(_told(found.paper, found.paper_error, 1), found.paper),
         SortCell(f"{found.difference:+.2f}", found.difference),

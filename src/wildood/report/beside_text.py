@@ -3,17 +3,21 @@
 from collections.abc import Sequence
 
 from wildood.experiments.beside import Beside, beside
-from wildood.experiments.table_names import set_title
-from wildood.experiments.tables import AVERAGE, ResultsTable
+from wildood.experiments.table_names import METRIC_TITLES, column_title
+from wildood.experiments.tables import ResultsTable
 from wildood.report.escaping import escaped_markdown
 from wildood.report.table_csv import csv_text
 from wildood.report.table_text import markdown_line, table_caption, table_title
 
-METRICS = {"fpr95": "FPR95 ↓", "auroc": "AUROC ↑", "accuracy": "accuracy ↑"}
 WITHIN = {True: "yes", False: "no", None: ""}
 NOTE = (
     "The difference is ours less the paper's, in points. It is within 2 SE if it is at most twice its standard error; where "
     "one of the two numbers has none, nothing is said. The paper rounds its standard errors to 0.1."
+)
+SAME = "What is accepted stands beside the paper's FPR95, which is measured in the same way."
+OTHER = (
+    "The FPR95 of the paper's Tables 1 and A1 is measured at the threshold of validation examples, ours at that of the ID "
+    "test examples."
 )
 COLUMNS = (
     "table",
@@ -48,8 +52,18 @@ def beside_markdown(table: ResultsTable) -> str:
     lines += [markdown_line(_cells(each)) for each in found]
     tables = sorted({each.paper_table for each in found})
     title = f"{table_title(table)}, beside the paper's {' and '.join(f'Table {name}' for name in tables)}"
-    said = escaped_markdown(f"{table_caption(table, bold=False)} {NOTE}")
+    said = escaped_markdown(f"{table_caption(table, bold=False)} {beside_note(found)}")
     return f"**{escaped_markdown(title)}.** {said}\n\n" + "\n".join(lines) + "\n"
+
+
+def beside_note(found: Sequence[Beside]) -> str:
+    """How the numbers are compared.
+
+    >>> beside_note([Beside("", None, "oe", "OE", "svhn", "auroc", 99.0, None, 98.0, None, "A1")]) == NOTE
+    True
+    """
+    said = [NOTE, SAME if any(each.metric == "accepted" for each in found) else ""]
+    return " ".join(filter(None, [*said, OTHER if any(each.other_threshold for each in found) else ""]))
 
 
 def beside_csv(tables: Sequence[ResultsTable]) -> str:
@@ -63,10 +77,9 @@ def beside_csv(tables: Sequence[ResultsTable]) -> str:
 
 
 def _cells(found: Beside) -> list[str]:
-    name = found.set if found.set in {AVERAGE, ""} else set_title(found.set)
-    named = [escaped_markdown(text) for text in (found.title, found.block, name)]
+    named = [escaped_markdown(text) for text in (found.title, found.block, column_title(found.set))]
     ours, paper = _told(found.ours, found.ours_error, 2), _told(found.paper, found.paper_error, 1)
-    return [*named, METRICS[found.metric], ours, paper, f"{found.difference:+.2f}", WITHIN[found.within]]
+    return [*named, METRIC_TITLES[found.metric], ours, paper, f"{found.difference:+.2f}", WITHIN[found.within]]
 
 
 def _values(table: ResultsTable, found: Beside) -> list[str]:

@@ -1,6 +1,5 @@
 """The tables of an evaluation, once for all places: cells of text, to print, for a page, as Markdown and as LaTeX."""
 
-import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -8,6 +7,7 @@ from wildood.detect.use import told_use
 from wildood.evaluate.binomial import Share, percent_digits
 from wildood.experiments.evaluation import CONFIDENCE, Average, Estimate, Evaluation, OodResult
 from wildood.experiments.promise_check import PromiseCheck
+from wildood.report.escaping import escaped_latex, escaped_markdown, one_line
 
 UNITS = (
     f"In percent, with {100 * CONFIDENCE:g} % intervals in brackets: exact (Clopper-Pearson) for counted shares, of the "
@@ -22,16 +22,6 @@ UNKNOWABLE = (
     "Whether single examples were used, or the starting classifier was trained on them, cannot be seen: if so, the "
     "numbers are better than they will be in service."
 )
-_LATEX = {
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$",
-}
 
 
 class Cells(NamedTuple):
@@ -129,13 +119,13 @@ def shared_examples(evaluation: Evaluation, escaped: Callable[[str], str] = str)
 def markdown(evaluation: Evaluation, promise: PromiseCheck) -> str:
     """The tables with what to know about them, as Markdown."""
     tables = [_markdown_table(cells(evaluation)) for cells in (ood_cells, id_cells)]
-    return "\n\n".join([*tables, *_notes(evaluation, promise, _escaped_markdown)]) + "\n"
+    return "\n\n".join([*tables, *_notes(evaluation, promise, escaped_markdown)]) + "\n"
 
 
 def latex(evaluation: Evaluation, promise: PromiseCheck) -> str:
     """The tables as LaTeX with booktabs; what to know about them is in comments."""
     tables = [_latex_table(cells(evaluation)) for cells in (ood_cells, id_cells)]
-    notes = [f"% {note}" for note in _notes(evaluation, promise, _one_line)]
+    notes = [f"% {note}" for note in _notes(evaluation, promise, one_line)]
     return "\n".join([r"% \usepackage{booktabs}", *notes, tables[0], "", tables[1]]) + "\n"
 
 
@@ -146,34 +136,18 @@ def _notes(evaluation: Evaluation, promise: PromiseCheck, escaped: Callable[[str
 
 
 def _markdown_table(cells: Cells) -> str:
-    rows = [[_escaped_markdown(name), *others] for name, *others in (cells.header, *cells.rows)]
+    rows = [[escaped_markdown(name), *others] for name, *others in (cells.header, *cells.rows)]
     rule = ["---", *("---:" for _ in cells.header[1:])]
     return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))
 
 
 def _latex_table(cells: Cells) -> str:
-    header, *rows = (rf"{' & '.join(map(_escaped_latex, row))} \\" for row in (cells.header, *cells.rows))
+    header, *rows = (rf"{' & '.join(map(escaped_latex, row))} \\" for row in (cells.header, *cells.rows))
     if cells.strong is not None:
         rows.insert(cells.strong, r"\midrule")
     columns = "l" + "r" * (len(cells.header) - 1)
     lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
     return "\n".join(lines)
-
-
-def _escaped_markdown(text: str) -> str:
-    return re.sub(r"([\\`*_\[\]<>|&~$])", r"\\\1", _one_line(text))
-
-
-def _escaped_latex(text: str) -> str:
-    escaped = "".join(_LATEX.get(character, character) for character in _one_line(text))
-    escaped = re.sub("-(?=-)", "-{}", escaped)  # two in a row would become a dash
-    # At the start of a row, these would belong to the end of the row before.
-    return f"{{}}{escaped}" if escaped[:1] in {"[", "*"} else escaped
-
-
-def _one_line(text: str) -> str:
-    """A name may be that of a file, which may hold anything."""
-    return " ".join(text.split())
 
 
 def _detection(result: OodResult | Average) -> list[str]:

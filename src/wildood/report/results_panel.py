@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from html import escape
 from itertools import groupby
 
-from wildood.experiments.table_names import set_title
-from wildood.experiments.tables import AVERAGE, Cell, ResultsTable, TableRow
+from wildood.experiments.table_names import METRIC_TITLES, column_title, set_title
+from wildood.experiments.tables import Cell, ResultsTable, TableRow
 from wildood.report.page import Panel
 from wildood.report.sortable import Block, Column, SortCell, sortable_table
 from wildood.report.table_text import table_caption, table_columns, table_notes, table_title
@@ -14,8 +14,8 @@ from wildood.report.table_text import table_caption, table_columns, table_notes,
 def results_panel(table: ResultsTable) -> Panel:
     """The table with what to know about it.
 
-    >>> cell = Cell(0.0052, 0.001, best=True)
-    >>> row = TableRow("π = 0.1", 0.1, "woods", "WOODS", {"svhn": (cell, Cell(0.9984, None))}, None, 5, {}, 0, ())
+    >>> cells = {"svhn": {"fpr95": Cell(0.0052, 0.001, best=True), "auroc": Cell(0.9984, None)}}
+    >>> row = TableRow("π = 0.1", 0.1, "woods", "WOODS", cells, None, 5, {}, 0, ())
     >>> panel = results_panel(ResultsTable("cifar100", True, None, "honest", ("svhn",), (row,)))
     >>> '<td data-value="0.0052"><b>0.52</b><small>±0.10</small></td><td data-value="0.9984">99.84</td>' in panel.body
     True
@@ -23,19 +23,20 @@ def results_panel(table: ResultsTable) -> Panel:
     sets, title = table_columns(table), table_title(table)
     columns = [Column("method")]
     for name in sets:
-        above = name if name == AVERAGE else set_title(name)
-        columns += [Column("FPR95 ↓", above), Column("AUROC ↑", above, high_first=True)]
+        first, second = (METRIC_TITLES[metric] for metric in table.metrics)
+        columns += [Column(first, column_title(name)), Column(second, column_title(name), high_first=True)]
     columns += [Column("accuracy ↑", high_first=True), Column("seeds", high_first=True)]
     blocks = [
-        Block(block, [_row(row, sets) for row in rows]) for block, rows in groupby(table.rows, key=lambda row: row.block)
+        Block(block, [_row(table, row, sets) for row in rows])
+        for block, rows in groupby(table.rows, key=lambda row: row.block)
     ]
     notes = [*table_notes(table), *_chosen(table)]
     listed = f'<ul class="note">{"".join(f"<li>{escape(each)}</li>" for each in notes)}</ul>' if notes else ""
     return Panel(title, table_caption(table), sortable_table(columns, blocks, title) + listed)
 
 
-def _row(row: TableRow, sets: Sequence[str]) -> list[SortCell]:
-    numbers = [_number(cell) for name in sets for cell in row.cells.get(name, (None, None))]
+def _row(table: ResultsTable, row: TableRow, sets: Sequence[str]) -> list[SortCell]:
+    numbers = [_number(cell) for name in sets for cell in table.shown(row, name)]
     failed = f"<small>{row.failed} failed</small>" if row.failed else ""
     seeds = SortCell(f"{row.seeds}{failed}", row.seeds)
     return [SortCell(escape(row.title), row.title), *numbers, _number(row.accuracy), seeds]

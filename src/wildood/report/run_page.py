@@ -6,7 +6,7 @@ from typing import Any
 
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.store import KNOWN, Failure, Result, Scores
-from wildood.experiments.table_names import METHOD_TITLES, id_title, set_title
+from wildood.experiments.table_names import id_title, method_title, set_title
 from wildood.report.multiples import SAYS, multiples, score_figure
 from wildood.report.page import Panel, Section, code, definitions, note, table
 from wildood.report.sections import training_panels
@@ -14,6 +14,7 @@ from wildood.report.sortable import sortable_page
 from wildood.report.tables import settings_text
 from wildood.scores.score import Score
 
+NO_SCORES = "the scores are not there: scores.npz in the folder of the run is missing or damaged"
 BACK = '<p><a href="../report.html">All runs</a></p>'
 _HEADER = ("OOD set", "FPR95 ↓", "AUROC ↑", "AUPR-in ↑", "AUPR-out ↑", "accepted ↓", "examples")
 
@@ -25,7 +26,17 @@ def run_title(experiment: Experiment) -> str:
     'WOODS on CIFAR-10, SVHN in the wild (π = 0.1), seed 3'
     """
     wild = "" if experiment.wild is None else f", {set_title(experiment.wild)} in the wild (π = {experiment.pi:g})"
-    return f"{METHOD_TITLES[experiment.method]} on {id_title(experiment.id)}{wild}, seed {experiment.seed}"
+    return f"{method_title(experiment.method)} on {id_title(experiment.id)}{wild}, seed {experiment.seed}"
+
+
+def run_link(experiment: Experiment, text: str) -> str:
+    """A link from the report to the page of a run.
+
+    >>> energy = Experiment("digits", ("digits",), method="energy")
+    >>> run_link(energy, "a & b") == f'<a href="runs/{energy.name}.html">a &amp; b</a>'
+    True
+    """
+    return f'<a href="runs/{escape(experiment.name)}.html">{escape(text)}</a>'
 
 
 def run_page(result: Result, scores: Scores) -> str:
@@ -37,6 +48,19 @@ def run_page(result: Result, scores: Scores) -> str:
         Section("How it was made", [_making(result), _settings(result.experiment)], wide=True),
     ]
     return sortable_page(run_title(result.experiment), _lead(result), [each for each in sections if each.panels])
+
+
+def scores_panel(title: str, drawn: Mapping[str, str]) -> list[Panel]:
+    """Figures of scores by what they show; of those that are empty it says that the scores are not there.
+
+    >>> [panel.says for panel in scores_panel("Scores", {"SVHN": ""})]
+    ['SVHN: the scores are not there: scores.npz in the folder of the run is missing or damaged.']
+    """
+    missing = "; ".join(name for name, figure in drawn.items() if not figure)
+    told = f"{missing}: {NO_SCORES}." if missing else ""
+    if not any(drawn.values()):
+        return [Panel(title, told, "")] if drawn else []
+    return [Panel(title, SAYS, multiples(list(drawn.values())) + (note(told) if told else ""))]
 
 
 def failure_page(failure: Failure) -> str:
@@ -105,7 +129,7 @@ def _histograms(result: Result, scores: Scores) -> list[Panel]:
         )
         for number, (name, found) in enumerate(result.tests.items())
     ]
-    return [Panel("ID against each OOD set", SAYS, multiples(drawn))] if any(drawn) else []
+    return scores_panel("ID against each OOD set", dict(zip(map(set_title, result.tests), drawn, strict=True)))
 
 
 def _training(result: Result) -> list[Panel]:

@@ -19,6 +19,9 @@ _STYLES = {
 }
 
 
+_OWN = "xP*+"  # the markers of methods of a user's own
+
+
 class Point(NamedTuple):
     """FPR95 at one pi: the mean over seeds and its standard error, if there are several."""
 
@@ -49,9 +52,11 @@ def over_pi(name: str, curves: Sequence[Curve], level: tuple[str, float] | None 
     """
     shares = sorted({point.pi for curve in curves for point in curve.points})
     titles = [curve.title for curve in curves] + ([level[0]] if level else [])
+    own = dict.fromkeys(curve.method for curve in curves if curve.method not in _STYLES)
+    styles = _STYLES | {method: (INK, (1, 1), _OWN[place % len(_OWN)]) for place, method in enumerate(own)}
     with drawing(name, f"FPR95 over π: {', '.join(titles)}", height=3.0) as (axes, drawn):
         for number, (method, title, points) in enumerate(curves):
-            colour, dashes, marker = _STYLES.get(method, (FAINT, (1, 1), "x"))
+            colour, dashes, marker = styles[method]
             aside = 0.05 * (number - (len(curves) - 1) / 2)  # so that error bars do not hide one another
             places = [shares.index(point.pi) + aside for point in points]
             means, errors = [point.mean for point in points], [point.error or 0.0 for point in points]

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from html import escape
 
 from wildood.experiments.store import Failure, Result
-from wildood.experiments.table_names import METHOD_TITLES, id_title, set_title
+from wildood.experiments.table_names import id_title, method_title, set_title
 from wildood.report.beside_panel import beside_panel
 from wildood.report.page import Panel, Section, definitions, note
 from wildood.report.results_panel import results_panel
-from wildood.report.run_page import run_title
+from wildood.report.run_page import run_link, run_title
 from wildood.report.runs import TITLE, Runs
 from wildood.report.runs_panels import constraint_panels, pi_panels, score_panels
 from wildood.report.sortable import Block, Column, SortCell, sortable_page, sortable_table
@@ -24,9 +24,10 @@ def runs_page(runs: Runs, making: dict[str, str], title: str = TITLE) -> str:
     """The page; `making` says what was typed."""
     sections = [
         Section("Failed runs", [_failed(runs.failures)] if runs.failures else [], wide=True),
+        Section("Folders left out", [_left_out(runs)] if runs.left_out else [], wide=True),
         Section("Results", [results_panel(table) for table in runs.tables], wide=True),
         Section("Beside the paper", [panel for table in runs.tables if (panel := beside_panel(table))], wide=True),
-        Section("More or less OOD in the wild", pi_panels(runs.tables)),
+        Section("More or less OOD in the wild", pi_panels(runs)),
         Section("The constraint on false alarms", constraint_panels(runs)),
         Section("Scores of the test examples", score_panels(runs), wide=True),
         Section("Every run", [_list(runs.results)] if runs.results else [], wide=True),
@@ -35,26 +36,28 @@ def runs_page(runs: Runs, making: dict[str, str], title: str = TITLE) -> str:
     return sortable_page(title, _lead(runs), [section for section in sections if section.panels])
 
 
-def link(name: str, text: str) -> str:
-    """A link from the report to the page of a run."""
-    return f'<a href="runs/{escape(name)}.html">{escape(text)}</a>'
-
-
 def _lead(runs: Runs) -> str:
     failed = ' <a href="#failed">Those that failed</a> are not in the tables.' if runs.failures else ""
     unfinished = " The tables are of those that are done." if runs.unfinished else ""
+    left_out = f" {escape(runs.told_left_out())}." if runs.left_out else ""
     reading = "↑ higher is better, ↓ lower is better. The head of a column sorts the rows of each block by it."
-    return f"<p>{escape(runs.told())}{failed}{unfinished}</p><p>{reading}</p>"
+    return f"<p>{escape(runs.told())}{failed}{unfinished}{left_out}</p><p>{reading}</p>"
 
 
 def _failed(failures: Sequence[Failure]) -> Panel:
     items = "".join(
-        f"<li>{link(failure.experiment.name, run_title(failure.experiment))}: {escape(failure.error)}</li>"
+        f"<li>{run_link(failure.experiment, run_title(failure.experiment))}: {escape(failure.error)}</li>"
         for failure in failures
     )
     count = "One run" if len(failures) == 1 else f"{len(failures):,} runs"
     says = "Without a result. The page of a run has its traceback and its settings."
     return Panel(f"{count} failed", says, f'<ul id="failed">{items}</ul>')
+
+
+def _left_out(runs: Runs) -> Panel:
+    items = "".join(f"<li>{escape(name)}: {escape(why)}</li>" for name, why in runs.left_out)
+    count = "One folder" if len(runs.left_out) == 1 else f"{len(runs.left_out):,} folders"
+    return Panel(f"{count} left out", "They cannot be read as runs, and are in no table.", f"<ul>{items}</ul>")
 
 
 def _list(results: Sequence[Result]) -> Panel:
@@ -68,10 +71,10 @@ def _list(results: Sequence[Result]) -> Panel:
 def _run(result: Result) -> list[SortCell]:
     experiment, tests = result.experiment, list(result.tests.values())
     fpr95, auroc = ([getattr(found, name) for found in tests] for name in ("fpr95", "auroc"))
-    method, known = METHOD_TITLES[experiment.method], id_title(experiment.id)
+    method, known = method_title(experiment.method), id_title(experiment.id)
     wild = None if experiment.wild is None else set_title(experiment.wild)
     return [
-        SortCell(link(experiment.name, experiment.name), experiment.name),
+        SortCell(run_link(experiment, experiment.name), experiment.name),
         SortCell(escape(method), method),
         SortCell(escape(known), known),
         SortCell("–" if wild is None else escape(wild), wild),

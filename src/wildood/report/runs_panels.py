@@ -7,8 +7,9 @@ from typing import NamedTuple
 from wildood.experiments.store import KNOWN, Result
 from wildood.experiments.table_names import paper_set, set_title
 from wildood.experiments.tables import ResultsTable, TableRow
-from wildood.report.multiples import SAYS, multiples, score_figure
+from wildood.report.multiples import score_figure
 from wildood.report.page import Panel
+from wildood.report.run_page import run_link, scores_panel
 from wildood.report.runs import Runs
 from wildood.report.runs_figures import Curve, Point, constraint_of_runs, over_pi
 from wildood.report.table_text import table_title
@@ -25,11 +26,11 @@ class Shown(NamedTuple):
     ood: str
 
 
-def pi_panels(tables: Sequence[ResultsTable]) -> list[Panel]:
+def pi_panels(runs: Runs) -> list[Panel]:
     """FPR95 over pi, for each table that has several."""
     return [
-        _pi_panel(f"pi-{number}", table, tables)
-        for number, table in enumerate(tables)
+        _pi_panel(f"pi-{number}", table, runs)
+        for number, table in enumerate(runs.tables)
         if len({row.pi for row in table.rows if row.pi is not None and _figure_set(table) in row.cells}) > 1
     ]
 
@@ -57,30 +58,45 @@ def constraint_panels(runs: Runs) -> list[Panel]:
 
 def score_panels(runs: Runs) -> list[Panel]:
     """Scores of ID and OOD, of the best post-hoc score and of WOODS, for each OOD set of each table."""
-    panels = []
+    panels: list[Panel] = []
     for number, table in enumerate(runs.tables):
-        drawn = [_score_figure(f"scores-{number}-{place}", shown, runs) for place, shown in enumerate(_shown(table, runs))]
-        if any(drawn):
-            panels.append(Panel(table_title(table), SAYS, multiples(drawn)))
+        shown = enumerate(_shown(table, runs))
+        drawn = {_says(each): _score_figure(f"scores-{number}-{place}", each, runs) for place, each in shown}
+        panels += scores_panel(table_title(table), drawn)
     return panels
 
 
-def _pi_panel(name: str, table: ResultsTable, tables: Sequence[ResultsTable]) -> Panel:
+def _pi_panel(name: str, table: ResultsTable, runs: Runs) -> Panel:
     ood = _figure_set(table)
     points: dict[tuple[str, str], list[Point]] = {}
     for row in table.rows:
         if row.pi is not None and ood in row.cells:
-            cell = row.cells[ood][0]
+            cell = row.cells[ood]["fpr95"]
             points.setdefault((row.method, row.title), []).append(Point(row.pi, cell.mean, cell.error))
     curves = [Curve(method, title, sorted(found)) for (method, title), found in points.items()]
-    without = _best(_without_wild(table, tables), ood)
-    level = None if without is None else (f"{without.title}, without wild data", without.cells[ood][0].mean)
-    return Panel(
-        f"{set_title(ood)}: {table_title(table)}",
-        "FPR95 over the share of OOD in the wild data, with the standard error over the seeds; lower is better."
-        + (" The dotted line is the best of the methods that see no wild data." if level else ""),
-        over_pi(name, curves, level),
+    without = _best(_without_wild(table, runs.tables), ood)
+    level = None if without is None else (f"{without.title}, without wild data", without.cells[ood]["fpr95"].mean)
+    says = "FPR95 over the share of OOD in the wild data, with the standard error over the seeds; lower is better."
+    if without is not None:
+        says += f" The dotted line is the best of the methods that see no wild data{_other_part(table, without, ood, runs)}."
+    return Panel(f"{set_title(ood)}: {table_title(table)}", says, over_pi(name, curves, level))
+
+
+def _other_part(table: ResultsTable, without: TableRow, ood: str, runs: Runs) -> str:
+    """That the line is of fewer examples than the curves, if so: a set that was in the wild keeps only a part for tests."""
+    line = _examples([without], ood, runs)
+    curves = _examples([row for row in table.rows if row.pi is not None], ood, runs)
+    if max(line) >= min(curves):
+        return ""
+    return (
+        f"; it is measured on the test part of the set ({max(line):,} examples), the curves on all of it ({min(curves):,})"
     )
+
+
+def _examples(rows: Sequence[TableRow], ood: str, runs: Runs) -> set[int]:
+    """How many examples of an OOD set were tested on."""
+    results = [runs.by_name[name] for row in rows for name in row.runs]
+    return {result.tests[ood].examples for result in results if ood in result.tests}
 
 
 def _figure_set(table: ResultsTable) -> str:
@@ -89,14 +105,14 @@ def _figure_set(table: ResultsTable) -> str:
 
 
 def _without_wild(table: ResultsTable, tables: Sequence[ResultsTable]) -> list[TableRow]:
-    """The methods that see no wild data: in this table, or in another one of the same ID set and protocol."""
+    """The methods that see no wild data: in this table, or in one that has all else in common with it."""
     here = [row for row in table.rows if row.pi is None]
-    alike = [other for other in tables if (other.id, other.protocol) == (table.id, table.protocol)]
+    alike = [other for other in tables if other.common == table.common]
     return here or [row for other in alike for row in other.rows if row.pi is None]
 
 
 def _best(rows: Sequence[TableRow], ood: str) -> TableRow | None:
-    return min((row for row in rows if ood in row.cells), key=lambda row: row.cells[ood][0].mean, default=None)
+    return min((row for row in rows if ood in row.cells), key=lambda row: row.cells[ood]["fpr95"].mean, default=None)
 
 
 def _woods(table: ResultsTable) -> TableRow | None:
@@ -116,11 +132,16 @@ def _shown(table: ResultsTable, runs: Runs) -> Iterator[Shown]:
 
 
 def _score_figure(name: str, shown: Shown, runs: Runs) -> str:
-    scores, experiment, ood = runs.scores(shown.result), shown.result.experiment, set_title(shown.ood)
+    scores, found = runs.scores(shown.result), shown.result.tests[shown.ood]
+    link = run_link(shown.result.experiment, _made_by(shown))
+    caption = f"{escape(set_title(shown.ood))}: {link}, FPR95 {100 * found.fpr95:.1f}&nbsp;%"
+    return score_figure(name, scores.get(KNOWN), scores.get(shown.ood), _says(shown), caption)
+
+
+def _says(shown: Shown) -> str:
+    return f"{set_title(shown.ood)} by {_made_by(shown)}"
+
+
+def _made_by(shown: Shown) -> str:
     at = "" if shown.row.pi is None else f", π = {shown.row.pi:g}"
-    says = f"{shown.row.title}{at}, seed {experiment.seed}"
-    caption = (
-        f'{escape(ood)}: <a href="runs/{escape(experiment.name)}.html">{escape(says)}</a>, '
-        f"FPR95 {100 * shown.result.tests[shown.ood].fpr95:.1f}&nbsp;%"
-    )
-    return score_figure(name, scores.get(KNOWN), scores.get(shown.ood), f"{ood} by {says}", caption)
+    return f"{shown.row.title}{at}, seed {shown.result.experiment.seed}"

@@ -4,7 +4,8 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 
-from wildood.experiments.tables import AVERAGE, Cell, Metric, ResultsTable, TableRow
+from wildood.experiments.table_names import AVERAGE
+from wildood.experiments.tables import Cell, Metric, ResultsTable, TableRow
 from wildood.report.table_text import table_title
 
 COLUMNS = (
@@ -27,6 +28,8 @@ COLUMNS = (
 def tables_csv(tables: Sequence[ResultsTable]) -> str:
     """As CSV: names are those of the experiments; accuracy has an empty set; `best` is 1 or 0.
 
+    Every table has both "fpr95", at the threshold of the ID test examples, and "accepted", at that of validation examples.
+
     >>> tables_csv([]).startswith("table,id,wild,protocol,block,pi,method,set,metric,mean,error,seeds,best")
     True
     """
@@ -46,9 +49,9 @@ def csv_text(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def _lines(table: ResultsTable, row: TableRow) -> Iterator[list[str]]:
-    for name, (fpr95, auroc) in row.cells.items():
-        yield _line(table, row, name, "fpr95", fpr95)
-        yield _line(table, row, name, "auroc", auroc)
+    for name, found in row.cells.items():
+        for metric, cell in found.items():
+            yield _line(table, row, name, metric, cell)
     if row.accuracy is not None:
         yield _line(table, row, "", "accuracy", row.accuracy)
 

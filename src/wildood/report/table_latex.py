@@ -3,8 +3,8 @@
 import re
 from itertools import groupby
 
-from wildood.experiments.table_names import set_title
-from wildood.experiments.tables import AVERAGE, ID_ONLY, WITH_WILD, Cell, ResultsTable
+from wildood.experiments.table_names import AVERAGE, column_title
+from wildood.experiments.tables import ID_ONLY, WITH_WILD, Cell, ResultsTable
 from wildood.report.escaping import escaped_latex
 from wildood.report.table_text import table_caption, table_columns, table_notes, table_title
 
@@ -16,7 +16,7 @@ _BLOCKS = {
 
 
 def table_latex(table: ResultsTable) -> str:
-    r"""As a `table*`, with FPR95 and AUROC under each OOD set, and a centred title above each block.
+    r"""As a `table*`, with FPR (the caption says which) and AUROC under each OOD set, and a title above each block.
 
     >>> print(table_latex(ResultsTable("digits", True, None, "honest", ("digits",), ())).splitlines()[0])
     % \usepackage{booktabs,graphicx,multirow}
@@ -27,8 +27,7 @@ def table_latex(table: ResultsTable) -> str:
     for block, rows in groupby(table.rows, key=lambda row: row.block):
         body += [r"\midrule", rf"\multicolumn{{{width}}}{{c}}{{{_BLOCKS.get(block) or escaped_latex(block)}}} \\"]
         for row in rows:
-            pairs = (row.cells.get(name, (None, None)) for name in columns)
-            numbers = [_cell(cell) for pair in pairs for cell in pair]
+            numbers = [_cell(cell) for name in columns for cell in table.shown(row, name)]
             body.append(_line([escaped_latex(row.title), *numbers, _cell(row.accuracy)]))
     title, caption = escaped_latex(table_title(table)), [table_caption(table), *table_notes(table)]
     lines = [
@@ -53,7 +52,7 @@ def table_latex(table: ResultsTable) -> str:
 def _header(table: ResultsTable, columns: tuple[str, ...]) -> list[str]:
     averaged = AVERAGE in columns
     first = [r"\multirow{3}{*}{\textbf{Method}}", rf"\multicolumn{{{2 * len(table.sets)}}}{{c}}{{\textbf{{OOD Dataset}}}}"]
-    second = ["", *(rf"\multicolumn{{2}}{{c}}{{\textbf{{{escaped_latex(set_title(name))}}}}}" for name in table.sets)]
+    second = ["", *(rf"\multicolumn{{2}}{{c}}{{\textbf{{{escaped_latex(column_title(name))}}}}}" for name in table.sets)]
     if averaged:
         first.append(r"\multicolumn{2}{c}{\multirow{2}{*}{\textbf{Average}}}")
         second.append(r"\multicolumn{2}{c}{}")

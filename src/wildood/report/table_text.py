@@ -2,14 +2,24 @@
 
 from collections.abc import Iterable, Iterator
 
-from wildood.experiments.table_names import SET_TITLES, STAND_INS, id_title, set_title
-from wildood.experiments.tables import AVERAGE, Cell, ResultsTable, TableRow
+from wildood.experiments.table_names import (
+    AVERAGE,
+    METRIC_TITLES,
+    SET_TITLES,
+    STAND_INS,
+    column_title,
+    id_title,
+    set_title,
+)
+from wildood.experiments.tables import Cell, ResultsTable, TableRow
 from wildood.report.escaping import escaped_markdown
 
-CONVENTION = (
-    "FPR95 is the share of OOD that is accepted at the threshold that accepts at least 95 % of the ID test examples "
-    "(ID is the positive class)."
-)
+CONVENTIONS = {
+    "fpr95": "FPR95 is the share of OOD that is accepted at the threshold that accepts at least 95 % of the ID test "
+    "examples (ID is the positive class).",
+    "accepted": "Accepted (FPR in the paper) is the share of OOD that is accepted at the threshold that ID validation "
+    "examples set, as in the paper's Tables 1 and A1; FPR95 at the threshold of the ID test examples is in tables.csv.",
+}
 PROTOCOLS = {
     "honest": "Protocol: honest; no test example and no OOD label chose an epoch, a setting or a threshold.",
     "as_published": "Protocol: as published; as in the released code, data known to be OOD chose epochs and settings.",
@@ -33,6 +43,15 @@ def table_title(table: ResultsTable) -> str:
     return ", ".join([*parts, table.differs] if table.differs else parts)
 
 
+def table_convention(table: ResultsTable) -> str:
+    """Which share of OOD it holds: at which threshold.
+
+    >>> table_convention(ResultsTable("cifar10", True, None, "as_published", (), ())).partition(" that is")[0]
+    'Accepted (FPR in the paper) is the share of OOD'
+    """
+    return CONVENTIONS[table.metrics[0]]
+
+
 def table_caption(table: ResultsTable, *, bold: bool = True) -> str:
     """How to read it: metrics, spread, what is bold (if anything is), protocol, and which files stand in for which sets.
 
@@ -41,7 +60,7 @@ def table_caption(table: ResultsTable, *, bold: bool = True) -> str:
     """
     shares = {row.pi for row in table.rows if row.pi is not None}
     best = "of its block" if len(shares) > 1 else "of the table"
-    said = [CONVENTION, _told_seeds(table), f"Bold is the best {best}." if bold else ""]
+    said = [table_convention(table), _told_seeds(table), f"Bold is the best {best}." if bold else ""]
     said += [f"The share of OOD in the wild data is π = {shares.pop():g}."] if len(shares) == 1 else []
     said += [PROTOCOLS.get(table.protocol, "")]
     made = {"Model": table.model, "starting classifier": table.start}
@@ -51,13 +70,16 @@ def table_caption(table: ResultsTable, *, bold: bool = True) -> str:
 
 
 def table_notes(table: ResultsTable) -> list[str]:
-    """What is missing in it, a sentence for each: runs that failed, cells without any run, cells with fewer seeds.
+    """What is missing in it or not alike, a sentence for each.
+
+    Runs that failed, cells without any run, cells with fewer seeds, choices among fewer settings; different code.
 
     >>> row = TableRow("π = 0.1", 0.1, "woods", "WOODS", {}, None, 0, {}, 2, ())
     >>> table_notes(ResultsTable("digits", True, None, "honest", ("digits",), (row,)))[0]
     'WOODS, π = 0.1: 2 runs failed: see failure.json in the folder of each run.'
     """
-    return [f"{row.title}, {row.block}: {note}." for row in table.rows for note in _missing(table, row)]
+    missing = [f"{row.title}, {row.block}: {note}." for row in table.rows for note in _missing(table, row)]
+    return [*missing, *(f"{origin}." for origin in table.origins)]
 
 
 def table_columns(table: ResultsTable) -> tuple[str, ...]:
@@ -72,12 +94,13 @@ def table_columns(table: ResultsTable) -> tuple[str, ...]:
 def table_markdown(table: ResultsTable) -> str:
     """As Markdown: title, caption, the table with a line for each block, and notes.
 
-    >>> row = TableRow("π = 0.1", 0.1, "oe", "OE", {"svhn": (Cell(0.1, 0.01), Cell(0.9, 0.01))}, None, 2, {}, 0, ())
+    >>> cells = {"svhn": {"fpr95": Cell(0.1, 0.01), "auroc": Cell(0.9, 0.01)}}
+    >>> row = TableRow("π = 0.1", 0.1, "oe", "OE", cells, None, 2, {}, 0, ())
     >>> print(table_markdown(ResultsTable("cifar10", True, None, "honest", ("svhn",), (row,))).splitlines()[-1])
     | OE | 10.00 ± 1.00 | 90.00 ± 1.00 | – | 2 |
     """
     columns = table_columns(table)
-    names = [f"{_column_title(name)} {metric}" for name in columns for metric in ("FPR95 ↓", "AUROC ↑")]
+    names = [f"{column_title(name)} {METRIC_TITLES[metric]}" for name in columns for metric in table.metrics]
     header = ["method", *names, "accuracy ↑", "seeds"]
     lines = [markdown_line(map(escaped_markdown, header)), markdown_line(["---", *["---:"] * (len(header) - 1)])]
     block = None
@@ -85,8 +108,7 @@ def table_markdown(table: ResultsTable) -> str:
         if row.block != block:
             block = row.block
             lines.append(markdown_line([f"*{escaped_markdown(block)}*", *[""] * (len(header) - 1)]))
-        pairs = (row.cells.get(name, (None, None)) for name in columns)
-        numbers = [_cell(cell) for pair in pairs for cell in pair]
+        numbers = [_cell(cell) for name in columns for cell in table.shown(row, name)]
         lines.append(markdown_line([escaped_markdown(row.title), *numbers, _cell(row.accuracy), str(row.seeds)]))
     title, caption = escaped_markdown(table_title(table)), escaped_markdown(table_caption(table))
     notes = [f"- {escaped_markdown(note)}" for note in table_notes(table)]
@@ -124,18 +146,20 @@ def _missing(table: ResultsTable, row: TableRow) -> Iterator[str]:
     if without:
         yield f"no result on {', '.join(without)}"
     most = max(_seed_counts(table), default=0)
-    counts = {name: row.cells[name][0].seeds for name in table.sets if name in row.cells}
+    counts = {name: _seeds(row, name) for name in table.sets if name in row.cells}
     fewer = [f"{count} on {set_title(name)}" for name, count in counts.items() if count < most]
     if fewer:
         yield f"fewer seeds than {most}: {', '.join(fewer)}"
+    for told in dict.fromkeys(row.incomplete.values()):
+        yield f"{told} on {', '.join(set_title(name) for name, each in row.incomplete.items() if each == told)}"
 
 
 def _seed_counts(table: ResultsTable) -> set[int]:
-    return {row.cells[name][0].seeds for row in table.rows for name in table.sets if name in row.cells}
+    return {_seeds(row, name) for row in table.rows for name in table.sets if name in row.cells}
 
 
-def _column_title(name: str) -> str:
-    return name if name == AVERAGE else set_title(name)
+def _seeds(row: TableRow, name: str) -> int:
+    return max(cell.seeds for cell in row.cells[name].values())  # all metrics are of the same runs
 
 
 def _cell(cell: Cell | None) -> str:
