@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from wildood.data import views
-from wildood.data.views import random_view, rotations
+from wildood.data.views import random_flip, random_view, rotations
 
 
 def generator(seed=0):
@@ -90,3 +90,18 @@ def test_rotations_are_in_the_order_of_their_turns():
     assert torch.equal(turned[:3], images)
     for turns in range(4):
         assert torch.equal(turned[3 * turns : 3 * turns + 3], torch.rot90(images, turns, (2, 3)))
+
+
+def test_flips_mirror_half_of_the_images_from_left_to_right():
+    images = pictures(600, side=4)
+    seen = random_flip(images, generator())
+    mirrored = (seen == images.flip(3)).flatten(1).all(1)
+    assert torch.equal(seen[~mirrored], images[~mirrored])
+    assert mirrored.float().mean().item() == pytest.approx(views.FLIPPED, abs=0.07)
+
+
+def test_views_without_flips_never_mirror_an_image():
+    images = torch.linspace(0, 1, 16).expand(200, 3, 16, 16)  # brighter from left to right
+    seen = random_view(images, generator(), flip=False)
+    assert (seen[:, :, :, -1] >= seen[:, :, :, 0]).all()
+    assert (seen[:, :, :, -1] > seen[:, :, :, 0]).any()

@@ -18,11 +18,13 @@ from wildood import DetectorFileError
 from wildood.detect import storage
 from wildood.detect.detector import Detector, Example
 from wildood.models.features import FeatureTap
+from wildood.models.heads import DeConfHead, JointHead
 from wildood.models.outputs import Classifier
 from wildood.models.resnet import ResNet20
 from wildood.models.small import MLP, SmallCNN
 from wildood.models.wide_resnet import WideResNet
 from wildood.scores.head import HeadScore
+from wildood.scores.max_softmax import MaxSoftmax
 
 
 class Own(nn.Module):
@@ -114,6 +116,37 @@ def test_head_of_woods_alt_is_stored_with_its_weights_and_its_tap(woods_alt, toy
         by_hand = again.scorer.head.layers(features)[:, 0].numpy()
     assert vars(again.classifier.tap) == {"layer": "head", "side": "input"}
     np.testing.assert_allclose(again.score(toy.test[0]), by_hand, atol=1e-5)
+
+
+@pytest.mark.parametrize("head", [DeConfHead(features=5, classes=3), JointHead(features=5, classes=3)])
+def test_heads_are_stored_by_their_name(head, tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.ReLU(), nn.Linear(5, 3))
+    classifier = Classifier(model, wildood.InputSpec(mean=(0.5,), std=(0.5,)), FeatureTap("3", "input")).eval()
+    classifier.head = head.eval()
+    detector = Detector(classifier, MaxSoftmax(), Example((4, 4, 1), "uint8"))
+    again = wildood.load(detector.save(tmp_path), model=model)
+    images = np.random.default_rng(0).integers(0, 256, (6, 4, 4, 1)).astype(np.uint8)
+    assert type(again.classifier.head) is type(head)
+    np.testing.assert_array_equal(again.score(images), detector.score(images))
+    np.testing.assert_array_equal(again.predict_proba(images), detector.predict_proba(images))
+
+
+@pytest.mark.parametrize(("name", "said"), [(None, None), ("Jointhead", "does not hold a whole detector")])
+def test_a_head_without_a_name_is_the_one_that_had_none_and_an_unknown_one_is_refused(tmp_path, name, said):
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    classifier = Classifier(model, tap=FeatureTap("2", "input")).eval()
+    classifier.head = DeConfHead(features=5, classes=3).eval()
+    Detector(classifier, MaxSoftmax(), Example((4,), "float")).save(tmp_path)
+    content = json.loads((tmp_path / "detector.json").read_bytes())
+    del content["digest"]
+    content["head"] = {"features": 5, "classes": 3} if name is None else {**content["head"], "name": name}
+    (tmp_path / "detector.json").write_text(json.dumps({"digest": storage._digest(content), **content}))
+    if said is None:
+        assert isinstance(wildood.load(tmp_path, model=model).classifier.head, DeConfHead)
+    else:
+        with pytest.raises(DetectorFileError, match=said):
+            wildood.load(tmp_path, model=model)
 
 
 def test_settings_of_a_score_are_stored(toy, tmp_path):

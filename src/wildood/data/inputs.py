@@ -52,13 +52,21 @@ class InputSpec:
 
     def __call__(self, raw: Tensor) -> Tensor:
         """A raw batch as model input."""
+        return self.normalised(self.scaled(raw))
+
+    def scaled(self, raw: Tensor) -> Tensor:
+        """A raw batch in NCHW and in the model's size, with values from 0 to 1: all but the normalisation."""
         self.check(raw)
         images = raw.permute(0, 3, 1, 2) if self.layout == "NHWC" else raw
         scaled = images.float() / 255 if images.dtype == torch.uint8 else images.float()
         if self.size is not None and tuple(scaled.shape[2:]) != self.size:
             scaled = F.interpolate(scaled, size=self.size, mode="bilinear", antialias=True)
-        mean = torch.tensor(self.mean, device=raw.device).view(1, -1, 1, 1)
-        std = torch.tensor(self.std, device=raw.device).view(1, -1, 1, 1)
+        return scaled
+
+    def normalised(self, scaled: Tensor) -> Tensor:
+        """What `scaled` gave, as model input."""
+        mean = torch.tensor(self.mean, device=scaled.device).view(1, -1, 1, 1)
+        std = torch.tensor(self.std, device=scaled.device).view(1, -1, 1, 1)
         return ((scaled - mean) / std).contiguous(memory_format=torch.channels_last)
 
     def check(self, raw: Tensor) -> None:

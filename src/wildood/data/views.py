@@ -10,18 +10,29 @@ AREA, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)  # of the crop, before it is resized
 _LUMA = (0.299, 0.587, 0.114)
 
 
-def random_view(images: Tensor, rng: torch.Generator) -> Tensor:
+def random_view(images: Tensor, rng: torch.Generator, *, flip: bool = True) -> Tensor:
     """One view of each image: resized crop, flip, jittered colours, sometimes grey (SimCLR's, with CSI's settings).
 
     Args:
         images: (batch, channels, height, width), floats from 0 to 1; the colours of images with one channel are its
             brightness and contrast.
         rng: decides everything.
+        flip: whether some are flipped; not for images that are turned already, which a flip would turn otherwise.
 
     >>> random_view(torch.rand(5, 3, 8, 8), torch.Generator().manual_seed(0)).shape
     torch.Size([5, 3, 8, 8])
     """
-    return _cropped(_greyed(_jittered(images, rng), rng), rng)
+    return _cropped(_greyed(_jittered(images, rng), rng), rng, flip=flip)
+
+
+def random_flip(images: Tensor, rng: torch.Generator) -> Tensor:
+    """Each image as it is, or its mirror image, left to right.
+
+    >>> random_flip(torch.tensor([[[[1, 2]]]] * 4), torch.Generator().manual_seed(0)).flatten(1).tolist()
+    [[2, 1], [1, 2], [2, 1], [2, 1]]
+    """
+    chosen = (torch.rand(len(images), generator=rng) < FLIPPED).to(images.device)
+    return torch.where(chosen.view(-1, 1, 1, 1), images.flip(3), images)
 
 
 def rotations(images: Tensor) -> Tensor:
@@ -81,14 +92,14 @@ def _turned(images: Tensor, hue: Tensor) -> Tensor:
     return value - chroma * torch.minimum(offsets, 4 - offsets).clamp(0, 1)
 
 
-def _cropped(images: Tensor, rng: torch.Generator) -> Tensor:
+def _cropped(images: Tensor, rng: torch.Generator, *, flip: bool = True) -> Tensor:
     """A part of each image of random area, aspect and place, flipped or not, resized to the whole (bilinear)."""
     count = len(images)
     area, place_x, place_y = (torch.rand(count, generator=rng) for _ in range(3))
     aspect = torch.empty(count).uniform_(*(torch.tensor(ASPECT).log().tolist()), generator=rng).exp()
     area = AREA[0] + (AREA[1] - AREA[0]) * area
     width, height = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)
-    flipped = 1 - 2 * (torch.rand(count, generator=rng) < FLIPPED).float()
+    flipped = 1 - 2 * (torch.rand(count, generator=rng) < FLIPPED).float() if flip else torch.ones(count)
     left, top = (1 - width) * (2 * place_x - 1), (1 - height) * (2 * place_y - 1)
     nothing = torch.zeros(count)
     rows = [torch.stack([flipped * width, nothing, left], 1), torch.stack([nothing, height, top], 1)]

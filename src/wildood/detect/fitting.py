@@ -26,9 +26,10 @@ from wildood.detect.preparation import prepare
 from wildood.detect.scoring import warn_of_accuracy
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_alpha, check_confidence
-from wildood.methods.objective import Method
+from wildood.methods.objective import Method, Objective, Start, stages_of
 from wildood.methods.schedule import Schedule
 from wildood.methods.woods import Woods
+from wildood.train.history import Row
 from wildood.train.loop import Keep, OnEpoch, Training
 from wildood.train.monitor import Monitor, start_of
 from wildood.train.progress import logger, shown
@@ -65,7 +66,7 @@ def fit(
         holdout: `(x, y)` that neither the model nor this fit has trained on. The promise rests on it: without it, a share of
             `labelled` is set aside and nothing is promised.
         method: what to train with; `Woods()` unless given.
-        schedule: how long and how fast; the method's own unless given.
+        schedule: how long and how fast; the method's own unless given (of one with several stages, that of the first).
         alpha: the false-alarm rate of the deployed threshold; the method's unless given.
         confidence: promise that rate with this probability over the draw of the holdout, instead of on average.
         by_class: a threshold for each predicted class, so that no class bears all false alarms.
@@ -125,21 +126,13 @@ def fit(
         if isinstance(labelled, Images) and labelled.classes:
             how["classes"] = list(labelled.classes)
         record = run_record(classifier, schedule, data.fingerprints, **how, alpha=alpha, seed=seed, keep=keep)
-        training = Training(
-            objective=objective,
-            labelled=data.labelled,
-            wild=data.wild,
-            schedule=schedule,
-            seed=seed,
-            # A method that trains without wild data keeps its last epoch: its start may know nothing, and guards nothing.
-            monitor=Monitor(data.selection, data.wild_aside if method.uses_wild else None, alpha),
-            keep=keep,
-            # After everything is checked: a call that is refused must leave no run behind.
-            run=None if run_dir is None else RunDirectory(Path(run_dir), record),
-            on_epoch=on_epoch,
-        )
-        history = training.train()
-        record |= {"kept_epoch": training.kept, "versions": versions(), "examples": data.unlabelled}
+        # After everything is checked: a call that is refused must leave no run behind.
+        run = None if run_dir is None else RunDirectory(Path(run_dir), record)
+        # A method that trains without wild data keeps its last epoch: its start may know nothing, and guards nothing.
+        monitor = Monitor(data.selection, data.wild_aside if method.uses_wild else None, alpha)
+        common = {"labelled": data.labelled, "wild": data.wild, "seed": seed, "keep": keep, "on_epoch": on_epoch}
+        objective, history, kept = _train(method, objective, schedule, start, run, monitor=monitor, **common)
+        record |= {"kept_epoch": kept, "versions": versions(), "examples": data.unlabelled}
         if keep != "last" and holdout is not None:
             record["chosen_by"] = unlabelled_source(examples_of(holdout), "holdout").fingerprint()
         candidates = objective.score.eval().candidates()
@@ -156,17 +149,37 @@ def fit(
             logger.warning("by class was NOT done, one threshold is for all classes: %s", error)
             detector.calibrate_on(data.threshold, alpha, confidence, unseen=unseen)
             detector.record["not_by_class"] = str(error)
-        _report(detector, training)
+        _report(detector, keep, kept)
     return detector
 
 
-def _report(detector: Detector, training: Training) -> None:
+def _train(
+    method: Method, objective: Objective, schedule: Schedule, start: Start, run: RunDirectory | None, **common: Any
+) -> tuple[Objective, list[Row], int]:
+    """Each stage of a method on the same classifier: the last one's objective, all rows, and which of them was kept."""
+    stages = stages_of(method)
+    history: list[Row] = []
+    kept = 0
+    for number, stage in enumerate(stages, 1):
+        if number > 1:  # on what the stage before it has made of the classifier
+            objective, schedule = stage.objective(objective.classifier, start), stage.schedule()
+        own: dict[str, Any] = {"run": run}
+        if len(stages) > 1:
+            own = {"run": None if run is None else run.stage(number), "stage": number}
+        training = Training(objective=objective, schedule=schedule, **own, **common)
+        rows = training.train()
+        kept = len(history) + training.kept
+        history += rows
+    return objective, history, kept
+
+
+def _report(detector: Detector, keep: Keep, kept: int) -> None:
     """Say which epoch was kept, and what is promised."""
-    if training.keep == "best" and training.kept == 0:
+    if keep == "best" and kept == 0:
         logger.warning(
             "no epoch accepted less wild data without losing more than 1 point of accuracy: the starting weights are kept; "
             "try a smaller lr or more data"
         )
-    elif training.keep == "best":
-        logger.info("kept epoch %d of %d", training.kept, len(detector.history) - 1)
+    elif keep == "best":
+        logger.info("kept epoch %d of %d", detector.history[kept]["epoch"], detector.history[-1]["epoch"])
     logger.info("threshold %s: %s", detector.told_threshold, detector.told_promise)

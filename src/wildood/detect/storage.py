@@ -16,7 +16,7 @@ from wildood.detect.detector import Detector, Example
 from wildood.detect.promise import Promise
 from wildood.errors import DetectorFileError
 from wildood.models.features import FeatureTap
-from wildood.models.heads import DeConfHead
+from wildood.models.heads import SHIPPED as HEADS
 from wildood.models.outputs import Classifier
 from wildood.models.shipped import SHIPPED, build_model, describe_model
 from wildood.scores.shipped import SHIPPED as SCORES
@@ -51,7 +51,7 @@ def save_detector(detector: Detector, directory: Path) -> Path:
         "model": describe_model(detector.classifier.model) or {"class": type(detector.classifier.model).__qualname__},
         "input": None if detector.classifier.spec is None else detector.classifier.spec.to_dict(),
         "tap": None if tap is None else vars(tap),
-        "head": None if not isinstance(head, DeConfHead) else head.settings,
+        "head": None if head is None else {"name": type(head).__name__, **head.settings},
         "score": {"name": type(detector.scorer).__name__, "settings": detector.scorer.settings},
         "example": vars(detector.example),
         "threshold": float(detector.threshold).hex(),
@@ -107,6 +107,8 @@ def _build(
     network = _network(content["model"], model, directory)
     _load_weights(network.load_state_dict, _part(tensors, "model"), directory)
     spec = None if content["input"] is None else InputSpec.from_dict(content["input"])
+    if spec is not None:  # as when it was made: in another layout, a convolution may round otherwise
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     tap = None if content["tap"] is None else FeatureTap(**content["tap"])
     if tap is not None and tap.layer not in dict(network.named_modules()):
         raise DetectorFileError(
@@ -116,7 +118,8 @@ def _build(
     _load_weights(score.restore, _part(tensors, "score"), directory)
     classifier = Classifier(network, spec, tap)
     if content.get("head") is not None:
-        classifier.head = DeConfHead(**content["head"]).to(classifier.device)
+        described = {"name": "DeConfHead", **content["head"]}  # which had no name while it was the only one
+        classifier.head = HEADS[described.pop("name")](**described).to(classifier.device)
         _load_weights(classifier.head.load_state_dict, _part(tensors, "head"), directory)
     return Detector(
         classifier.eval(),

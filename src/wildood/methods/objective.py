@@ -1,7 +1,8 @@
 """The contract between methods and the training loop: a batch in, a loss and named constraints out."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +38,7 @@ class Start(NamedTuple):
         classes: how many classes it has.
         features: how many features it has, for methods that use them; else 0.
         seed: the run's.
+        shape: of one example, as the model takes it.
     """
 
     cross_entropy: float
@@ -45,6 +47,7 @@ class Start(NamedTuple):
     classes: int
     features: int
     seed: int
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,12 @@ class Objective(nn.Module):
         classifier: the user's model (a copy), with its input spec.
         score: what the finished detector will score with.
         duals: how its constraints are to be met; without constraints, the default says nothing.
+        optimiser: what minimises it.
+        classifies: whether the classifier's accuracy says anything of an epoch; not while its logits are not trained.
     """
+
+    optimiser: ClassVar[Literal["sgd", "lars"]] = "sgd"
+    classifies: ClassVar[bool] = True
 
     def __init__(self, classifier: Classifier, score: Score, duals: Duals | None = None) -> None:
         super().__init__()
@@ -122,8 +130,20 @@ def check_weight(weight: float, name: str) -> None:
         raise InputError(f"{name}: weight is {weight!r}: give a positive number")
 
 
-class Method(Protocol):
-    """A training recipe's settings, as a frozen dataclass."""
+class Stage(Protocol):
+    """One training: what is minimised, and how long and how fast."""
+
+    def schedule(self) -> Schedule:
+        """The schedule that suits it."""
+        ...
+
+    def objective(self, classifier: Classifier, start: Start) -> Objective:
+        """It at work on a classifier."""
+        ...
+
+
+class Method(Stage, Protocol):
+    """A training recipe's settings, as a frozen dataclass; most have one stage, themselves."""
 
     uses_features: ClassVar[bool]
     uses_wild: ClassVar[bool]
@@ -133,10 +153,11 @@ class Method(Protocol):
         """The level of the constraint on false alarms, and the deployed false-alarm rate unless `fit` is told otherwise."""
         ...
 
-    def schedule(self) -> Schedule:
-        """The schedule that suits this method."""
-        ...
 
-    def objective(self, classifier: Classifier, start: Start) -> Objective:
-        """This method at work on a classifier."""
-        ...
+def stages_of(method: Method) -> list[Stage]:
+    """What is trained one after the other on the same classifier: the method, then its `later_stages`, if it has any.
+
+    The objective of the last stage has the score of the finished detector; a `schedule` that is given is the first one's.
+    """
+    later: Callable[[], Sequence[Stage]] = getattr(method, "later_stages", tuple)
+    return [method, *later()]

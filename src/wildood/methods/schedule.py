@@ -23,7 +23,7 @@ class Schedule:
         decay: whether the learning rate falls at the "milestones", or at every step along a "cosine" to 0.
         warmup: the share of the training over which the learning rate first rises from 0.
         augment: flip images at random and crop them, padded by 4 pixels.
-        momentum: Nesterov's.
+        momentum: Nesterov's; 0 for none.
         weight_decay: of the network's weights.
         duals: move the multipliers once per "epoch", on a full evaluation-mode pass over the labelled data
             (Algorithm 1), or every "step", on the batch.
@@ -63,7 +63,7 @@ class Schedule:
             raise InputError("the schedule's batch is 1: give at least 2 examples, for batch normalisation")
         for name in ("lr", "factor", "momentum", "weight_decay"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or value < 0 or (value == 0 and name != "weight_decay"):
+            if not isinstance(value, int | float) or value < 0 or (value == 0 and name in {"lr", "factor"}):
                 raise InputError(f"the schedule's {name} is {value!r}: give a positive number")
         if self.momentum >= 1:
             raise InputError(f"the schedule's momentum is {self.momentum}: give a number between 0 and 1")

@@ -1,4 +1,6 @@
-"""Heads on the penultimate features: the OOD head of WOODS-alt, and the decomposed confidence of GODIN."""
+"""Heads on the penultimate features: the OOD head of WOODS-alt, those that take the place of a classifier's last layer."""
+
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +24,22 @@ class OodHead(nn.Module):
         return logit.squeeze(-1)
 
 
-class DeConfHead(nn.Module):
+class Head(nn.Module):
+    """Logits of features, in the place of a classifier's last layer.
+
+    Attributes:
+        turns: of how many rotations of each image it takes the features.
+        settings: the constructor's arguments, as JSON-ready data.
+    """
+
+    turns: ClassVar[int] = 1
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.settings = {"features": features, "classes": classes}
+
+
+class DeConfHead(Head):
     """DeConf-C: logits f_i = h_i / g with h_i = cos(w_i, φ) and g = σ(BatchNorm(a·φ + b)).
 
     >>> DeConfHead(features=8, classes=3)(torch.randn(5, 8)).shape
@@ -30,8 +47,7 @@ class DeConfHead(nn.Module):
     """
 
     def __init__(self, features: int, classes: int) -> None:
-        super().__init__()
-        self.settings = {"features": features, "classes": classes}
+        super().__init__(features, classes)
         self.directions = nn.Parameter(torch.empty(classes, features))
         nn.init.kaiming_normal_(self.directions, nonlinearity="relu")
         self.confidence = nn.Sequential(nn.Linear(features, 1), nn.BatchNorm1d(1), nn.Sigmoid())
@@ -40,6 +56,33 @@ class DeConfHead(nn.Module):
         """The logits f."""
         logits: Tensor = cosines(features, self.directions) / self.confidence(features)
         return logits
+
+
+class JointHead(Head):
+    """CSI's: the logits of class and rotation together, marginalised: 1/4 Σ_r joint(φ(x turned r times))[K r : K (r + 1)].
+
+    Two more layers, for the class alone and for the rotation alone, are trained beside the joint one, as published.
+
+    >>> JointHead(features=8, classes=3)(torch.randn(4 * 5, 8)).shape  # the features of five images in four rotations
+    torch.Size([5, 3])
+    """
+
+    turns: ClassVar[int] = 4
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__(features, classes)
+        self.linear = nn.Linear(features, classes)
+        self.rotation = nn.Linear(features, self.turns)
+        self.joint = nn.Linear(features, self.turns * classes)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """One logit for each class: of images whose features are given as `rotations` orders them."""
+        logits: Tensor = self.joint(features)
+        each = logits.view(self.turns, -1, self.turns, self.settings["classes"])  # turned, image, said to be turned, class
+        return torch.stack([each[turn, :, turn] for turn in range(self.turns)]).mean(0)
+
+
+SHIPPED: dict[str, type[Head]] = {cls.__name__: cls for cls in (DeConfHead, JointHead)}
 
 
 def cosines(features: Tensor, directions: Tensor) -> Tensor:

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from wildood.data.inputs import InputSpec, to_model_input
 from wildood.data.sources import Source
+from wildood.data.views import rotations
 from wildood.errors import InputError
 from wildood.models.features import FeatureTap, find_tap
+from wildood.models.heads import Head
 
 EVAL_BATCH = 256
 _LISTED = 8  # how many submodules an error message names, at most
@@ -53,7 +55,7 @@ class Classifier(nn.Module):
         self.model = model
         self.spec = spec
         self.tap = tap
-        self.head: nn.Module | None = None
+        self.head: Head | None = None
 
     def forward(self, raw: Tensor) -> Outputs:
         """Logits, and features if there is a tap, for a batch of raw examples."""
@@ -67,10 +69,20 @@ class Classifier(nn.Module):
         """Logits, and features if there is a tap, for a batch that is prepared already."""
         if self.tap is None:
             return Outputs(logits_of(self.model(batch)))
+        if self.head is None:
+            with self.tap.catch(self.model) as caught:
+                logits = logits_of(self.model(batch))
+            return Outputs(logits, caught.features())
+        features = self.features(batch if self.head.turns == 1 else rotations(batch))
+        return Outputs(self.head(features), features[: len(batch)])
+
+    def features(self, batch: Tensor) -> Tensor:
+        """The features alone, for a batch that is prepared already."""
+        if self.tap is None:
+            raise ValueError("this classifier has no features: give it a tap")
         with self.tap.catch(self.model) as caught:
-            logits = logits_of(self.model(batch))
-        features = caught.features()
-        return Outputs(logits if self.head is None else self.head(features), features)
+            self.model(batch)
+        return caught.features()
 
     @property
     def device(self) -> torch.device:

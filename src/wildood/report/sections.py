@@ -25,13 +25,16 @@ def training_panels(history: Sequence[Row], record: Mapping[str, Any]) -> list[P
     >>> rows = [{"step": 0, "loss": 2.0}, {"step": 5, "loss": 1.5}]
     >>> [panel.title for panel in training_panels(rows, {"method": {"name": "OutlierExposure"}, "keep": "best"})]
     ['The loss']
+    >>> staged = [{"stage": stage, **row} for stage in (1, 2) for row in rows]
+    >>> [panel.title for panel in training_panels(staged, {"method": {"name": "Csi"}, "keep": "best"})]
+    ['The loss of stage 1', 'The loss of stage 2']
     """
     last = history[-1]
     panels = []
     if "lambda_false_alarm" in last:
         panels += _constraint_panels(history, record["method"])
     elif "loss" in last:
-        panels.append(_loss_panel(history))
+        panels += _loss_panels(history)
     if "w" in last:
         panels.append(
             Panel(
@@ -49,8 +52,16 @@ def training_panels(history: Sequence[Row], record: Mapping[str, Any]) -> list[P
     return panels
 
 
-def _loss_panel(history: Sequence[Row]) -> Panel:
-    return Panel("The loss", "What training minimises, as the mean of each epoch.", figures.loss("loss", history))
+def _loss_panels(history: Sequence[Row]) -> list[Panel]:
+    """One figure, or one for each stage: their losses are not the same."""
+    says = "What training minimises, as the mean of each epoch."
+    stages = sorted({int(row["stage"]) for row in history if "stage" in row})
+    if not stages:
+        return [Panel("The loss", says, figures.loss("loss", history))]
+    return [
+        Panel(f"The loss of stage {stage}", says, figures.loss(f"loss-{stage}", [r for r in history if r["stage"] == stage]))
+        for stage in stages
+    ]
 
 
 def _constraint_panels(history: Sequence[Row], method: Mapping[str, Any]) -> list[Panel]:

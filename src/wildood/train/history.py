@@ -40,7 +40,8 @@ def row_line(row: Row, epochs: int) -> str:
     epoch 1/3  step 78  wild 0.810  false_alarm +0.020 (λ 1.10, β 1)  w -0.20  accuracy 91.0 %  accepts 87.0 % of wild
         450 images/s  1:15 left
     """
-    parts = [f"epoch {row['epoch']:.0f}/{epochs}", f"step {row['step']:.0f}"]
+    stage = [f"stage {row['stage']:.0f}"] if "stage" in row else []
+    parts = [*stage, f"epoch {row['epoch']:.0f}/{epochs}", f"step {row['step']:.0f}"]
     if "wild_loss" in row:
         parts.append(f"wild {row['wild_loss']:.3f}")
     if "loss" in row:

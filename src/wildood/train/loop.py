@@ -22,7 +22,7 @@ from wildood.train.history import Row, row_line
 from wildood.train.interruption import held_back
 from wildood.train.lagrangian import AugmentedLagrangian, MeanConstraints
 from wildood.train.monitor import Monitor, full_constraints
-from wildood.train.optimiser import sgd
+from wildood.train.optimiser import optimiser_of
 from wildood.train.progress import logger, progress_bar
 from wildood.train.run_directory import RunDirectory
 
@@ -47,6 +47,7 @@ class Training:
         on_epoch: called with each row of the history.
         on_step: called after each step with its number (benchmarks look at the model there).
         checkpoint_seconds: how often to save, at most; rarer where saving is slow.
+        stage: its number, if it is one of several; each row of the history says it.
     """
 
     objective: Objective
@@ -60,6 +61,7 @@ class Training:
     on_epoch: OnEpoch | None = None
     on_step: OnStep | None = None
     checkpoint_seconds: float = 10.0
+    stage: int | None = None
     step: int = field(default=0, init=False)
     history: list[Row] = field(default_factory=list, init=False)
     selection: Selection = field(init=False)
@@ -73,7 +75,7 @@ class Training:
         self.per_epoch, self.total = self.schedule.length(len(self.labelled), pools)
         self.selection = Selection(as_published=self.keep == "as_published")
         self.lagrangian = AugmentedLagrangian(self.objective.duals, self.objective.classifier.device)
-        self.optimiser = sgd(self.objective, self.schedule)
+        self.optimiser = optimiser_of(self.objective, self.schedule)
         self.labelled_order = ShuffledCycle(len(self.labelled), generator(self.seed, "labelled"))
         self.wild_sampler = self.wild.sampler(self.seed) if self.wild is not None else None
         self.augmentation = generator(self.seed, "augmentation")
@@ -186,6 +188,7 @@ class Training:
     def _note(self, row: Row) -> None:
         """Add a row to the history, with what the monitor sees, and keep these weights if they are the best so far."""
         row = {
+            **({} if self.stage is None else {"stage": self.stage}),
             "epoch": len(self.history),
             "step": self.step,
             **row,
@@ -193,7 +196,7 @@ class Training:
             **self.objective.watch(),
         }
         self.kept = len(self.history)
-        if self.monitor is not None:
+        if self.monitor is not None and (self.objective.classifies or not self.history):
             seen = self.monitor(self.objective)
             row |= seen.row
             if self.keep != "last" and seen.accepted is not None:

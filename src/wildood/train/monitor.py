@@ -89,4 +89,5 @@ def start_of(classifier: Classifier, labelled: Source, seed: int) -> Start:
             features = 0 if outputs.features is None else outputs.features.shape[1]
     if not math.isfinite(loss):
         raise InputError("the model's loss on labelled is not finite: look for NaN or infinity in its examples or weights")
-    return Start(loss / count, correct / count, torch.cat(sums), classes, features, seed)
+    shape = tuple(classifier.prepare(labelled.gather(torch.arange(1))[0]).shape[1:])
+    return Start(loss / count, correct / count, torch.cat(sums), classes, features, seed, shape)

@@ -14,6 +14,8 @@ FORMAT = 2  # of checkpoints: 2 keeps the place in an order instead of what is l
 class RunDirectory:
     """`run.json` (what the run is), `checkpoint.safetensors` (where it is), `history.jsonl` (what happened).
 
+    A run of several stages has a directory for each, and only `run.json` itself.
+
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
     ...     RunDirectory(Path(place) / "a", {"seed": 0}).save({"step": 5})
@@ -23,6 +25,7 @@ class RunDirectory:
 
     def __init__(self, path: Path, identity: dict[str, Any]) -> None:
         self.path = path
+        self.what = identity
         self.history_path = path / "history.jsonl"
         self.checkpoint_path = path / "checkpoint.safetensors"
         expected = json.loads(json.dumps({"format": FORMAT, **identity}))
@@ -56,6 +59,10 @@ class RunDirectory:
                 + (f" (different, too: {others})" if others else "")
                 + ": give the same ones to go on with it, or another directory"
             )
+
+    def stage(self, number: int) -> "RunDirectory":
+        """The directory of a stage of this run, below its own."""
+        return RunDirectory(self.path / f"stage-{number}", {**self.what, "stage": number})
 
     def checkpoint(self) -> dict[str, Any] | None:
         """The state to go on from, if there is one."""
