@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "UNKNOWN": "wildood.detect.detector",
     "CheckpointError": "wildood.errors",
+    "Csi": "wildood.methods.csi",
     "Detector": "wildood.detect.detector",
     "DetectorFileError": "wildood.errors",
     "EnergyLogistic": "wildood.methods.energy_logistic",
@@ -45,6 +46,7 @@ _HOMES = {
 __all__ = [
     "UNKNOWN",
     "CheckpointError",
+    "Csi",
     "Detector",
     "DetectorFileError",
     "EnergyLogistic",
@@ -92,6 +94,7 @@ if TYPE_CHECKING:
     from wildood.detect.storage import load
     from wildood.errors import CheckpointError, DetectorFileError, InputError, TrainingError, WildoodError
     from wildood.evaluate.mixture import fpr_by_share, unknown_share
+    from wildood.methods.csi import Csi
     from wildood.methods.energy_logistic import EnergyLogistic
     from wildood.methods.energy_margin import EnergyMargin
     from wildood.methods.godin import Godin

@@ -16,7 +16,7 @@ def test_stationary_grid_has_all_rows_and_the_published_settings(name):
         for ood in PAPER_SETS
         for method, count in (("oe", 3), ("energy-logistic", 3), ("woods", 6), ("woods-alt", 6))
     }
-    assert {each.method for each in first} >= {"max-softmax", "odin", "energy", "mahalanobis", "godin"}
+    assert {each.method for each in first} >= {"max-softmax", "odin", "energy", "mahalanobis", "godin", "csi"}
     woods = [each for each in first if each.method == "woods" and each.wild == "svhn"]
     assert {(each.settings["mu2"], each.settings["gamma"]) for each in woods} == {
         (mu2, gamma) for mu2 in (0.1, 1.0, 2.0) for gamma in (1.1, 1.5)

@@ -65,7 +65,7 @@ class FitOptions(CommonOptions):
 
     wild: Annotated[str | None, named("DATA")] = None
     holdout: Annotated[str | None, named("DATA")] = None
-    method: Literal["woods", "woods-alt", "oe", "energy-margin", "energy-logistic", "godin"] = "woods"
+    method: Literal["woods", "woods-alt", "oe", "energy-margin", "energy-logistic", "godin", "csi"] = "woods"
     as_published: bool = False
     features: Annotated[str | None, named("NAME")] = None
     confidence: Annotated[float | None, named("SHARE")] = None

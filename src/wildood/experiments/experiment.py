@@ -19,7 +19,6 @@ from wildood.scores.shipped import NAMES as SCORES
 FORMAT = 1  # of what a run means: another one gives other names
 PAPER_MEAN, PAPER_STD = (125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255)
 NONE = "none"  # for a setting whose default is something else; TOML has no word for it
-ADDED = {"optimiser": "sgd"}  # to a schedule since the format was made: what was done then keeps its name
 CHOICES = {"protocol": ("honest", "as_published"), "keep": ("best", "last")}
 
 
@@ -145,8 +144,6 @@ class Experiment:
     def as_dict(self) -> dict[str, Any]:
         """As plain data that JSON and TOML can both hold: without what is None, except for settings."""
         content = asdict(self)
-        for name in {"schedule", "pretraining"} & {key for key, value in content.items() if value is not None}:
-            content[name] = {key: value for key, value in content[name].items() if ADDED.get(key) != value}
         content["settings"] = {key: NONE if value is None else value for key, value in self.settings.items()}
         return _plain(content)
 

@@ -39,7 +39,7 @@ def grid(name: str, seeds: int | None = None, protocol: Protocol | None = None) 
     """The experiments of a grid, seed by seed.
 
     >>> len(grid("cifar100-stationary")), len(grid("cpu")), grid("digits", seeds=1)[0].method
-    (515, 49, 'max-softmax')
+    (520, 49, 'max-softmax')
     """
     if name not in GRIDS:
         raise InputError(f"no experiments are named {name!r}: give one of {', '.join(GRIDS)}")
@@ -92,7 +92,7 @@ def _stationary(id_set: str, protocol: Protocol, seed: int) -> Iterable[Experime
     published = protocol == "as_published"
     common: dict[str, Any] = {"start": "all" if published else "labelled", "protocol": protocol, "seed": seed}
     schedule = Schedule.as_published("stationary") if published else None
-    for method in (*POSTHOC, "godin"):
+    for method in (*POSTHOC, "godin", "csi"):
         if published and method in {"odin", "mahalanobis"}:  # epsilon is chosen by OOD examples of each set
             for ood in PAPER_SETS:
                 yield Experiment(id_set, (ood,), ood, 0.1, method, **common)

@@ -1,5 +1,6 @@
 """The training methods that ship with wildood, by the name that the command line and experiments have for them."""
 
+from wildood.methods.csi import Csi
 from wildood.methods.energy_logistic import EnergyLogistic
 from wildood.methods.energy_margin import EnergyMargin
 from wildood.methods.godin import Godin
@@ -15,4 +16,5 @@ SHIPPED: dict[str, type[Method]] = {
     "energy-margin": EnergyMargin,
     "energy-logistic": EnergyLogistic,
     "godin": Godin,
+    "csi": Csi,
 }

@@ -1,0 +1,179 @@
+"""CSI (Tack et al., 2020), with labels: contrastive learning of turned images, then heads on what was learned.
+
+Stage 1: each image twice, each in four rotations, each of these eight with colours and a crop of its own; the class of an
+image of class y that is turned r times is y + K r, and the supervised contrastive loss of a projection is minimised.
+Stage 2: the network stays as it is; layers for the class, the rotation, and both together are trained on its features.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from wildood.data.inputs import InputSpec
+from wildood.data.sampling import lent_generator
+from wildood.data.views import random_flip, random_view, rotations
+from wildood.errors import InputError
+from wildood.evaluate.thresholds import check_alpha
+from wildood.methods.contrastive import supervised_contrastive
+from wildood.methods.objective import Batch, Objective, Stage, Start, Terms
+from wildood.methods.schedule import Schedule
+from wildood.models.heads import JointHead
+from wildood.models.outputs import Classifier
+from wildood.scores.max_softmax import MaxSoftmax
+
+TURNS = JointHead.turns
+
+
+@dataclass(frozen=True)
+class Csi:
+    """Contrastive learning in which turned images are other classes; scored by max-softmax over the four rotations.
+
+    For square images with an input spec; wild data is not used. `schedule` is that of the first stage, for a network from
+    scratch; it starts from the weights of your model, whatever they are.
+
+    Attributes:
+        temperature: of CSI's contrastive loss.
+        projection: how many numbers CSI's contrastive loss compares images by.
+        head_epochs: how many epochs CSI's heads are trained, in its second stage.
+        head_lr: the learning rate of CSI's heads at the start of that stage.
+        alpha: the false-alarm rate of the deployed threshold.
+
+    >>> Csi().schedule().epochs, [stage.schedule().epochs for stage in Csi().later_stages()]
+    (700, [100])
+    """
+
+    uses_features: ClassVar[bool] = True
+    uses_wild: ClassVar[bool] = False
+
+    temperature: float = 0.07
+    projection: int = 128
+    head_epochs: int = 100
+    head_lr: float = 0.1
+    alpha: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name, kind in (("temperature", float), ("projection", int), ("head_epochs", int), ("head_lr", float)):
+            value, whole = getattr(self, name), kind is int
+            if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not value > 0:
+                raise InputError(f"Csi: {name} is {value!r}: give a positive {'whole ' if whole else ''}number")
+        check_alpha(self.alpha)
+
+    def schedule(self) -> Schedule:
+        """The published one: 700 epochs of 128 examples, so 1,024 images, in a step; lr 1 after 10 epochs of warm-up."""
+        return Schedule(epochs=700, lr=1.0, decay="cosine", warmup=10 / 700, weight_decay=1e-6)
+
+    def objective(self, classifier: Classifier, start: Start) -> Objective:
+        """The contrastive loss on this classifier's features, with a new projection."""
+        if classifier.spec is None:
+            raise InputError("Csi turns and crops images: give input=InputSpec(mean=..., std=...) (--mean and --std), too")
+        if start.shape[1] != start.shape[2]:
+            height, width = start.shape[1:]
+            raise InputError(f"Csi turns images, but they are {height} x {width}: give an input spec with size={height}")
+        return ContrastiveObjective(self, classifier, classifier.spec, start)
+
+    def later_stages(self) -> tuple[Stage]:
+        """The heads."""
+        return (CsiHeads(self.head_epochs, self.head_lr),)
+
+
+@dataclass(frozen=True)
+class CsiHeads:
+    """The second stage: cross-entropy of a `JointHead` on the features of a network that stays as it is.
+
+    >>> CsiHeads(epochs=100, lr=0.1).schedule().milestones
+    (0.6, 0.75, 0.9)
+    """
+
+    epochs: int
+    lr: float
+
+    def schedule(self) -> Schedule:
+        """The published one: plain SGD, a tenth of the learning rate after 60, 75 and 90 % of the epochs."""
+        return Schedule(
+            epochs=self.epochs,
+            batch=32,
+            lr=self.lr,
+            milestones=(0.6, 0.75, 0.9),
+            factor=0.1,
+            momentum=0.0,
+            weight_decay=1e-6,
+        )
+
+    def objective(self, classifier: Classifier, start: Start) -> Objective:
+        """The loss of new heads on this classifier."""
+        assert classifier.spec is not None  # noqa: S101 - the first stage refuses a classifier without one
+        with lent_generator(start.seed, "head"):
+            head = JointHead(start.features, start.classes).to(classifier.device)
+        classifier.head = head
+        return JointObjective(classifier, classifier.spec, head)
+
+
+class ContrastiveObjective(Objective):
+    """The supervised contrastive loss of eight images for each example, by an MLP on the features."""
+
+    optimiser: ClassVar[Literal["sgd", "lars"]] = "lars"
+    classifies: ClassVar[bool] = False
+
+    def __init__(self, method: Csi, classifier: Classifier, spec: InputSpec, start: Start) -> None:
+        super().__init__(classifier, MaxSoftmax())
+        self.spec, self.temperature, self.classes = spec, method.temperature, start.classes
+        with lent_generator(start.seed, "projection"):
+            layers = nn.Linear(start.features, start.features), nn.ReLU(), nn.Linear(start.features, method.projection)
+        self.projection = nn.Sequential(*layers).to(classifier.device)
+
+    def forward(self, batch: Batch) -> Terms:
+        """The loss of a batch; no constraints."""
+        images = shifted(self.spec, batch.labelled.repeat(2, 1, 1, 1)).to(self.classifier.dtype)
+        projected = self.projection(self.classifier.features(images))
+        labels = joint_labels(batch.labels.repeat(2), self.classes)
+        return Terms(supervised_contrastive(projected, labels, self.temperature), {})
+
+
+class JointObjective(Objective):
+    """CE(class of the unturned) + CE(rotation) + CE(class and rotation): three layers that share nothing but their input."""
+
+    def __init__(self, classifier: Classifier, spec: InputSpec, head: JointHead) -> None:
+        super().__init__(classifier, MaxSoftmax())
+        self.spec, self.head = spec, head
+
+    def forward(self, batch: Batch) -> Terms:
+        """The loss of a batch; no constraints."""
+        labels, count = batch.labels, len(batch.labels)
+        with torch.no_grad():  # no gradient reaches the network, so that no optimiser touches it
+            features = self.classifier.features(shifted(self.spec, batch.labelled).to(self.classifier.dtype))
+        turned, both = joint_labels(torch.zeros_like(labels), 1), joint_labels(labels, self.head.settings["classes"])
+        loss = F.cross_entropy(self.head.linear(features[:count]), labels)
+        loss = loss + F.cross_entropy(self.head.rotation(features), turned)
+        return Terms(loss + F.cross_entropy(self.head.joint(features), both), {})
+
+    def train(self, mode: bool = True) -> Self:
+        """The heads learn; the network is evaluated, so that its BatchNorm statistics stay, too."""
+        super().train(mode)
+        self.classifier.model.eval()
+        return self
+
+
+def shifted(spec: InputSpec, raw: Tensor) -> Tensor:
+    """Raw examples, flipped or not, in all four rotations, each with colours and a crop of its own, as model input.
+
+    It draws from torch's own generator, which is the run's while it trains, and part of its checkpoints.
+
+    >>> shifted(InputSpec(mean=(0.5,), std=(0.5,)), torch.zeros(5, 8, 8, 1, dtype=torch.uint8)).shape
+    torch.Size([20, 1, 8, 8])
+    """
+    images, rng = spec.scaled(raw), torch.default_generator
+    if images.min() < 0 or images.max() > 1:
+        raise InputError(f"Csi: images reach from {images.min():g} to {images.max():g}: give uint8, or floats from 0 to 1")
+    return spec.normalised(random_view(rotations(random_flip(images, rng)), rng, flip=False))
+
+
+def joint_labels(labels: Tensor, classes: int) -> Tensor:
+    """The labels y + K r of images in all four rotations, in the order of `rotations`.
+
+    >>> joint_labels(torch.tensor([2, 0]), classes=3)
+    tensor([ 2,  0,  5,  3,  8,  6, 11,  9])
+    """
+    return torch.cat([labels + classes * turn for turn in range(TURNS)])
