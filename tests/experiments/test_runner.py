@@ -18,6 +18,7 @@ from wildood.experiments.store import Failure, Result, RunStore
 from wildood.methods.schedule import Schedule
 
 RUN_ALL = """
+import signal
 import sys
 from pathlib import Path
 from wildood.experiments.experiment import Experiment
@@ -25,6 +26,7 @@ from wildood.experiments.runner import run_all
 from wildood.experiments.store import RunStore
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background inherit that it is ignored
     runs, root, *files = sys.argv[1:]
     experiments = [Experiment.from_toml(Path(file).read_text()) for file in files]
     run_all(experiments, RunStore(Path(runs)), root, workers=2, told=lambda ended: None)
@@ -116,7 +118,7 @@ def test_killed_runner_loses_and_doubles_nothing_and_its_workers_stop(several, s
     until(lambda: store.is_done(several[0]) and (store.training(longer) / "history.jsonl").exists())
     workers = children_of(process.pid)
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.wait(timeout=300)
     until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
     done = {each.name: (store.place(each) / "result.json").stat().st_mtime_ns for each in several if store.is_done(each)}
     assert several[0].name in done
@@ -134,7 +136,7 @@ def test_killed_worker_is_replaced_and_its_run_goes_on(several, small_root, tmp_
     until(lambda: (store.training(longer) / "history.jsonl").exists())
     for worker in children_of(process.pid):
         os.kill(worker, signal.SIGKILL)
-    assert process.wait() == 0
+    assert process.wait(timeout=300) == 0
     assert outcome(store) == alone
 
 
@@ -147,7 +149,7 @@ def test_ctrl_c_in_a_terminal_saves_what_was_trained(several, small_root, tmp_pa
     history = store.training(only) / "history.jsonl"
     until(lambda: history.exists() and len(history.read_text().splitlines()) > 2)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes of the group
-    process.wait()
+    process.wait(timeout=300)
     assert (store.training(only) / "checkpoint.safetensors").exists()
 
 
@@ -157,7 +159,7 @@ def test_two_runners_on_one_directory_share_the_work(several, small_root, tmp_pa
     for place in places:
         place.mkdir()
     processes = [start(RUN_ALL, runs, small_root, several, place) for place in places]
-    assert [process.wait() for process in processes] == [0, 0]
+    assert [process.wait(timeout=300) for process in processes] == [0, 0]
     assert outcome(RunStore(runs)) == alone
     assert not list(runs.glob("*/training"))
 
