@@ -230,3 +230,8 @@ def test_by_class_that_cannot_be_done_is_said_and_recorded_and_what_was_trained_
     assert detector.told_promise in repr(detector)
     detector.calibrate(toy.test, 0.2, by_class=True)
     assert detector.told_promise == str(detector.promise)
+
+
+def test_a_step_that_known_ood_examples_chose_says_so(classifier):
+    given = data(wild=None, ood=unknown(50, seed=8), schedule=STEPS, method=wildood.Godin())
+    assert "OOD" in str(wildood.fit(classifier, **given).record["chosen"])

@@ -10,6 +10,7 @@ from wildood.data.given import all_labels, check_labels, unlabelled_source
 from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.data.sampling import lent_generator
+from wildood.data.sources import Source
 from wildood.detect.choosing import choose
 from wildood.detect.detector import Detector, examples_of
 from wildood.detect.network import (
@@ -136,19 +137,12 @@ def fit(
         if keep != "last" and holdout is not None:
             record["chosen_by"] = unlabelled_source(examples_of(holdout), "holdout").fingerprint()
         candidates = objective.score.eval().candidates()
-        chosen = choose(candidates, classifier, data.selection, alpha, data.wild_aside)
+        by = {"wild" if ood is None else "ood": data.wild_aside}
+        chosen = choose(candidates, classifier, data.selection, alpha, **by)
         record |= {"chosen": chosen.record} if chosen.record else {}
         detector = Detector(classifier.eval(), chosen.score, data.example, history=history, record=record)
         unseen = holdout is not None and keep != "as_published"
-        try:
-            detector.calibrate_on(data.threshold, alpha, confidence, by_class=by_class, unseen=unseen)
-        except InputError as error:
-            if not by_class:
-                raise
-            # What was trained must not be lost.
-            logger.warning("by class was NOT done, one threshold is for all classes: %s", error)
-            detector.calibrate_on(data.threshold, alpha, confidence, unseen=unseen)
-            detector.record["not_by_class"] = str(error)
+        _calibrate(detector, data.threshold, alpha, confidence, by_class=by_class, unseen=unseen)
         _report(detector, keep, kept)
     return detector
 
@@ -171,6 +165,20 @@ def _train(
         kept = len(history) + training.kept
         history += rows
     return objective, history, kept
+
+
+def _calibrate(
+    detector: Detector, holdout: Source, alpha: float, confidence: float | None, *, by_class: bool, unseen: bool
+) -> None:
+    """Set the threshold; one for all classes where one for each cannot be had: what was trained must not be lost."""
+    try:
+        detector.calibrate_on(holdout, alpha, confidence, by_class=by_class, unseen=unseen)
+    except InputError as error:
+        if not by_class:
+            raise
+        logger.warning("by class was NOT done, one threshold is for all classes: %s", error)
+        detector.calibrate_on(holdout, alpha, confidence, unseen=unseen)
+        detector.record["not_by_class"] = str(error)
 
 
 def _report(detector: Detector, keep: Keep, kept: int) -> None:
