@@ -67,7 +67,7 @@ def check_on_known(detector: Detector, known: Answers, confidence: float, used_a
     rates, worst = [rate], None
     if promise.by_class:
         worst, rates = _by_class(known, confidence)
-        measured += f", of those predicted as {_name(detector, worst)} {rates[0].told(confidence)}"
+        measured += f", of those predicted as {_name(detector, worst)}, {rates[0].told(confidence)}"
     high, value = max(each.high for each in rates), max(each.value for each in rates)
     low = max(each.low for each in (rate, *rates))  # what holds in each class holds over all of them
     word = f"promise of {_most(promise)}" if promise.unseen else f"aim of {_most(promise)} (no promise)"
