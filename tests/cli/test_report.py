@@ -83,7 +83,21 @@ def test_folders_that_cannot_be_read_do_not_end_the_report(store, capsys):
     (store.root / "broken" / "experiment.toml").write_text("id =")
     (store.place(store.results()[0].experiment) / "scores.npz").write_bytes(b"PK")
     assert main(["report", "runs", "--quiet"]) == 0
-    assert capsys.readouterr().out.splitlines()[-3].startswith("1 folder left out: broken: the experiment is not TOML")
+    assert capsys.readouterr().out.splitlines()[-3].startswith("1 folder left out: broken: experiment.toml: the exp")
+
+
+def test_a_damaged_result_and_one_without_its_experiment_are_named_with_what_to_do(store, capsys):
+    first, second = (store.place(found.experiment) for found in store.results())
+    content = re.sub('"fpr95": [0-9.]+', '"fpr95": "x"', (first / "result.json").read_text())
+    (first / "result.json").write_text(content)
+    (second / "experiment.toml").unlink()
+    assert main(["report", "runs", "--quiet"]) == 0
+    *_, told, counted, _ = capsys.readouterr().out.splitlines()
+    assert told.startswith("2 folders left out: ")
+    again = "run its wildood reproduce again, or remove the folder"
+    assert f"{first.name}: result.json cannot be read (fpr95 on svhn is 'x', which is no number): {again}" in told
+    assert f"{second.name}: experiment.toml is not there: {again}" in told
+    assert counted == "2 runs: none is done, 1 failed, 1 has not ended; 2 folders left out, which cannot be read."
 
 
 def test_runs_of_a_method_of_ones_own_are_reported_where_it_is_named(tmp_path, monkeypatch, capsys):

@@ -1,3 +1,4 @@
+import json
 import re
 
 import pytest
@@ -119,7 +120,23 @@ def test_a_method_of_ones_own_is_run_wherever_woods_is(small, small_root, tmp_pa
     assert found["mine:Mine"].experiment.settings["weight"] == 0.25
     assert [row["step"] for row in found["mine:Mine"].history] == [0, 3]
     left_out = RunStore(tmp_path / "runs").left_out()  # no code is imported because a file says so
-    assert [why for _, why in left_out if "name your own with --method" in why]
+    assert [why for _, why in left_out if "name it with --method mine:Mine" in why]
+
+
+def test_a_damaged_result_is_run_again_by_the_next_call_which_says_so(small, small_root, tmp_path, capfd, monkeypatch):
+    monkeypatch.setitem(GRIDS, "small", Grid("one", 1, "honest", lambda *_: [small]))
+    words = ["reproduce", "small", "--runs", str(tmp_path), "--data-root", str(small_root), "--workers", "2"]
+    assert main(words) == 0
+    file = RunStore(tmp_path).place(small) / "result.json"
+    whole = json.loads(file.read_text())
+    file.write_text("torn")
+    capfd.readouterr()
+    assert main(words) == 0
+    told = capfd.readouterr()
+    assert "1 run, 0 done" in told.out
+    assert "result.json cannot be read: it is kept as result.json.damaged, and made again" in told.err
+    assert file.with_name("result.json.damaged").read_text() == "torn"
+    assert json.loads(file.read_text())["tests"] == whole["tests"]
 
 
 def test_missing_sets_are_told_before_anything_is_run(tmp_path, capsys, monkeypatch):

@@ -182,7 +182,7 @@ def test_worker_with_another_wildood_or_another_directory_stops_all_in_one_line(
     monkeypatch.setattr(on_ray, "NamedTemporaryFile", lambda **_: ExitStackWithName(store.root / "seen-here-only"))
     with pytest.raises(InputError, match=r"runs is another directory on the Ray node .*: give --runs where all nodes see"):
         run_on_ray([small], store, small_root, "local", print)
-    assert store.experiments() == []
+    assert store.found() == {}
 
 
 class ExitStackWithName(ExitStack):

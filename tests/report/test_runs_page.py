@@ -360,17 +360,18 @@ def test_folders_that_cannot_be_read_are_left_out_and_told(tmp_path, parse):
     runs = Runs.read(store)
     assert (len(runs.results), [name for name, _ in runs.left_out]) == (1, list("abcd"))
     why = runs.left_out[0][1]
-    assert runs.told_left_out() == f"4 folders left out: a: {why}; b: {why}; c: {why}; and 1 more"
+    assert runs.told_left_out() == f"4 folders left out: a, b, c, and 1 more: {why}"
     page = parse(runs_page(runs, {}))
     assert page.one("div", cls="lead").text.count(runs.told_left_out()) == 1
     (panel,) = panels(page, "Folders left out")
-    assert [item.text for item in panel.all("li")] == [f"{name}: {why}" for name in "abcd"]
+    assert [item.text for item in panel.all("li")] == [f"a, b, c, d: {why}"]
+    assert runs.told() == "1 run: 1 is done, none failed; 4 folders left out, which cannot be read."
 
 
 def test_a_directory_of_unreadable_folders_is_refused_with_the_reason(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / TOML).write_text("id =")
-    with pytest.raises(InputError, match=r"holds no runs that can be read \(1 folder left out: a: .*\): run them again$"):
+    with pytest.raises(InputError, match=r"holds no runs that can be read: 1 folder left out: a: .*remove the folder$"):
         Runs.read(RunStore(tmp_path))
 
 

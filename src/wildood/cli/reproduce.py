@@ -180,13 +180,17 @@ def _print(planned: Plan, name: str, workers: int) -> None:
     what = f": {GRIDS[name].what}" if name in GRIDS else ""
     console.print(f"{name}{what}\nprotocol {planned.rows[0].experiment.protocol}", markup=False)
     console.print(table)
-    classifiers = "classifier" if planned.starts == 1 else "classifiers"
-    starts = f", {planned.starts} starting {classifiers} to train first" if planned.starts else ""
+    starts = f", {_count(planned.starts, 'starting classifier')} to train first" if planned.starts else ""
     left = duration(planned.seconds_left / workers)
+    runs = _count(planned.runs, "run")
     console.print(
-        f"{planned.runs} runs, {planned.done} done{starts}; about {left} left with {workers} at a time, by a measured step",
+        f"{runs}, {planned.done} done{starts}; about {left} left with {workers} at a time, by a measured step",
         markup=False,
     )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 def duration(seconds: float) -> str:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, Self
@@ -93,9 +93,10 @@ class Experiment:
     def _check(self) -> None:
         for name, allowed in (("method", {**METHODS, **SCORES}), ("model", MODELS)):
             if getattr(self, name) not in allowed:
-                own = " (name your own with --method)" if ":" in getattr(self, name) else ""
-                known = ", ".join(allowed)
-                raise InputError(f"an experiment's {name} is {getattr(self, name)!r}{own}: give one of {known}")
+                value = getattr(self, name)
+                own = isinstance(value, str) and ":" in value and name == "method"
+                advice = f"it is not wildood's, so name it with --method {value}" if own else _one_of(allowed)
+                raise InputError(f"an experiment's {name} is {value!r}: {advice}")
         for name, (first, second) in CHOICES.items():
             if getattr(self, name) not in {first, second}:
                 raise InputError(f"an experiment's {name} is {getattr(self, name)!r}: give {first!r} or {second!r}")
@@ -193,8 +194,8 @@ class Experiment:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _line(key: str, value: Any) -> str:
-    return f"{key} = {json.dumps(value, ensure_ascii=False)}"  # JSON's scalars and lists are TOML's, too
+def _one_of(names: Iterable[str]) -> str:
+    return f"give one of {', '.join(names)}"
 
 
 def _like_default(made: Method | Score, name: str, value: Any) -> Any:

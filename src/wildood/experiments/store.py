@@ -2,12 +2,12 @@
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,77 +16,16 @@ from wildood.data.files import write_array_file, write_atomically
 from wildood.data.locks import locked
 from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
-from wildood.train.history import Row
+from wildood.experiments.results import AGAIN, Failure, OnOod, Result, read_failure, read_result, result_json
+from wildood.train.progress import logger
+
+__all__ = ["Failure", "OnOod", "Result", "RunStore", "Scores"]
 
 Scores = Mapping[str, npt.NDArray[np.float32]]
 TOML, RESULT, FAILURE, SCORES, LOCK = "experiment.toml", "result.json", "failure.json", "scores.npz", "lock"
 ATTEMPTS = "attempts"  # how often a run was begun and not ended
 KNOWN = "id"  # the ID test set among a run's scores
-
-
-@dataclass(frozen=True)
-class OnOod:
-    """What a run's detector does on one OOD test set: shares from 0 to 1.
-
-    Attributes:
-        fpr95: the share accepted when 95 % of the ID test examples are accepted (ID is the positive class).
-        fpr95_error: its standard error for this one run, from the number of examples.
-        auroc: the probability that an OOD example scores higher than an ID example.
-        aupr_in: the average precision with ID as the positive class.
-        aupr_out: with OOD as the positive class.
-        accepted: the share accepted at the deployed threshold, which the holdout set.
-        examples: how many it has.
-    """
-
-    fpr95: float
-    fpr95_error: float
-    auroc: float
-    aupr_in: float
-    aupr_out: float
-    accepted: float
-    examples: int
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run found.
-
-    Attributes:
-        experiment: what was run.
-        tests: for each OOD test set, by its name in the experiment.
-        accuracy: of the classifier on the ID test examples, rejected or not.
-        false_alarms: the share of the ID test examples that is rejected at the deployed threshold.
-        examples: how many ID test examples there were.
-        acceptance: the share of the validation data accepted at its ID threshold: of wild data (honest) or of OOD data
-            (as published). It chooses among settings; None where nothing was measured.
-        accuracy_lost: on the holdout, against the starting classifier.
-        chosen: the settings that the score chose for itself, if any.
-        history: of the training.
-        seconds: how long it took, since it was last begun or resumed, without what it shares with other runs.
-        about: versions, hardware, split and more: how it was made.
-    """
-
-    experiment: Experiment
-    tests: Mapping[str, OnOod]
-    accuracy: float
-    false_alarms: float
-    examples: int
-    acceptance: float | None = None
-    accuracy_lost: float = 0.0
-    chosen: Mapping[str, Any] | None = None
-    history: Sequence[Row] = ()
-    seconds: float = 0.0
-    about: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A run that ended with an error: what it was, in one line, its traceback, and versions, hardware and time."""
-
-    experiment: Experiment
-    error: str
-    traceback: str
-    about: Mapping[str, Any] | None = None
+DAMAGED = ".damaged"  # behind the name of a file that could not be read, and is kept
 
 
 @dataclass(frozen=True)
@@ -124,8 +63,8 @@ class RunStore:
         place = self.place(experiment)
         place.mkdir(parents=True, exist_ok=True)
         with locked(place / LOCK) as mine:
-            if mine and not (place / TOML).exists():
-                write_atomically(place / TOML, experiment.to_toml().encode())
+            if mine:
+                self._mend(experiment)
             yield mine
 
     def training(self, experiment: Experiment) -> Path:
@@ -137,8 +76,7 @@ class RunStore:
         place = self.place(result.experiment)
         write_atomically(place / TOML, result.experiment.to_toml().encode())
         write_array_file(place / SCORES, **scores)
-        content = _as_json(result)
-        write_atomically(place / RESULT, (json.dumps(content, indent=1) + "\n").encode())  # last: now it is done
+        write_atomically(place / RESULT, result_json(result).encode())  # last: now it is done
         (place / FAILURE).unlink(missing_ok=True)
         self.clear_training(result.experiment)
 
@@ -169,67 +107,96 @@ class RunStore:
         shutil.rmtree(self.training(experiment), ignore_errors=True)
 
     def is_done(self, experiment: Experiment) -> bool:
-        """Whether a run has a result."""
-        return (self.place(experiment) / RESULT).exists()
+        """Whether a run has a result, and both its files can be read: one that is damaged is to be run again."""
+        try:
+            self.result(experiment)
+            self._check_toml(experiment)
+        except (FileNotFoundError, InputError):
+            return False
+        return True
 
     def failure(self, experiment: Experiment) -> Failure | None:
         """Why a run has no result, or None if it has not failed."""
         if self.is_done(experiment):
             return None
         try:
-            content = json.loads((self.place(experiment) / FAILURE).read_text(encoding="utf-8"))
+            return read_failure(experiment, self.place(experiment) / FAILURE)
         except FileNotFoundError:
             return None
-        return Failure(experiment, **content)
 
     def result(self, experiment: Experiment) -> Result:
         """What a run found."""
-        content = json.loads((self.place(experiment) / RESULT).read_text(encoding="utf-8"))
-        tests = {name: OnOod(**found) for name, found in content.pop("tests").items()}
-        return Result(experiment=experiment, tests=tests, **content)
+        return read_result(experiment, self.place(experiment) / RESULT)
 
     def scores(self, experiment: Experiment) -> dict[str, npt.NDArray[np.float32]]:
         """The scores of the test examples: of each OOD set by its name, and of the ID set as "id"."""
         with (self.place(experiment) / SCORES).open("rb") as file, np.load(file) as arrays:
             return dict(arrays)
 
-    def experiments(self) -> list[Experiment]:
-        """Every run of the directory that can be read, done or not."""
-        return [each for each in self._read().values() if isinstance(each, Experiment)]
+    def found(self) -> dict[str, Result | Failure | Experiment | str]:
+        """For each folder what it holds: a result, a failure, a run that has not ended, or why it cannot be read."""
+        folders = {file.parent for name in (TOML, RESULT, FAILURE) for file in self.root.glob(f"*/{name}")}
+        return {folder.name: self._held(folder) for folder in sorted(folders)}
 
     def left_out(self) -> list[tuple[str, str]]:
         """The folders that cannot be read as runs, and why."""
-        return [(name, each) for name, each in self._read().items() if isinstance(each, str)]
+        return [(name, each) for name, each in self.found().items() if isinstance(each, str)]
 
     def results(self) -> list[Result]:
         """Every result of the directory."""
-        return [self.result(experiment) for experiment in self.experiments() if self.is_done(experiment)]
+        return [each for each in self.found().values() if isinstance(each, Result)]
 
     def failures(self) -> list[Failure]:
         """Every run of the directory that failed and has no result."""
-        found = (self.failure(experiment) for experiment in self.experiments())
-        return [failure for failure in found if failure is not None]
+        return [each for each in self.found().values() if isinstance(each, Failure)]
 
-    def _read(self) -> dict[str, Experiment | str]:
-        """For each folder its experiment, or why it has none."""
-        found: dict[str, Experiment | str] = {}
-        for file in sorted(self.root.glob(f"*/{TOML}")):
+    def _held(self, folder: Path) -> Result | Failure | Experiment | str:
+        try:
+            experiment = _read_toml(folder / TOML)
+            if experiment.name != folder.name:
+                return f"another version of wildood made it, and what decides its outcome has changed since: {AGAIN}"
             try:
-                found[file.parent.name] = self._readable(file)
-            except (InputError, OSError, TypeError, ValueError, KeyError) as error:
-                found[file.parent.name] = " ".join(str(error).split())
-        return found
+                return self.result(experiment)
+            except FileNotFoundError:
+                return self.failure(experiment) or experiment
+        except InputError as error:
+            return str(error)
+        except OSError as error:
+            return f"{Path(error.filename or folder).name} cannot be read ({error.strerror}): make it readable"
 
-    def _readable(self, file: Path) -> Experiment:
-        experiment = Experiment.from_toml(file.read_text(encoding="utf-8"))
-        if experiment.name != file.parent.name:
-            raise InputError("another version of wildood made it: what decides its outcome has changed since")
-        if self.is_done(experiment):
-            self.result(experiment)
-        self.failure(experiment)
-        return experiment
+    def _check_toml(self, experiment: Experiment) -> None:
+        if _read_toml(self.place(experiment) / TOML).name != experiment.name:
+            raise InputError(f"{TOML} is that of another run: {AGAIN}")
+
+    def _mend(self, experiment: Experiment) -> None:
+        """Keep what cannot be read under another name, and write what the run is; for the one who has claimed it."""
+        place = self.place(experiment)
+        checks: tuple[tuple[str, Callable[[Experiment], object]], ...] = ((RESULT, self.result), (TOML, self._check_toml))
+        for name, check in checks:
+            if (place / name).exists():
+                try:
+                    check(experiment)
+                except InputError:
+                    kept = _free(place / f"{name}{DAMAGED}")
+                    (place / name).replace(kept)
+                    logger.warning("%s cannot be read: it is kept as %s, and made again", place / name, kept.name)
+        if not (place / TOML).exists():
+            write_atomically(place / TOML, experiment.to_toml().encode())
 
 
-def _as_json(result: Result) -> dict[str, Any]:
-    content = {name: value for name, value in vars(result).items() if name != "experiment"}
-    return {**content, "tests": {name: vars(found) for name, found in result.tests.items()}}
+def _read_toml(path: Path) -> Experiment:
+    try:
+        return Experiment.from_toml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path.name} is not there: {AGAIN}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path.name} cannot be read ({error}): {AGAIN}") from error
+    except InputError as error:
+        is_own = "--method" in str(error)  # a method of the user's own that is not named: nothing is damaged
+        raise InputError(f"{path.name}: {error}" + ("" if is_own else f"; {AGAIN}")) from error
+
+
+def _free(path: Path) -> Path:
+    """The path, or with a number behind it if something has that name."""
+    numbered = (path.with_name(f"{path.name}{number}") for number in count(2))
+    return path if not path.exists() else next(each for each in numbered if not each.exists())

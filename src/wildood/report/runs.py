@@ -2,16 +2,18 @@
 
 import zipfile
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
 from wildood.errors import InputError
+from wildood.experiments.experiment import Experiment
 from wildood.experiments.store import SCORES, Failure, Result, RunStore, Scores
 from wildood.experiments.tables import ResultsTable, result_tables
 
 TITLE = "What was run, and what it found"  # of the page
-LISTED = 3  # folders that are left out and named in a sentence
+LISTED = 3  # folders that are left out, or reasons for it, that are named in a sentence
 
 
 @dataclass(frozen=True)
@@ -37,18 +39,15 @@ class Runs:
         """Read a store; one without anything to show is refused."""
         if not store.root.is_dir():
             raise InputError(f"{store.root} is no directory: give the one that wildood reproduce wrote its runs to")
-        results, failures, unfinished = [], [], 0
-        for experiment in store.experiments():
-            if store.is_done(experiment):
-                results.append(store.result(experiment))
-            elif (failure := store.failure(experiment)) is not None:
-                failures.append(failure)
-            else:
-                unfinished += 1
-        found = cls(store, tuple(results), tuple(failures), unfinished, tuple(store.left_out()))
+        held = store.found()
+        results = tuple(each for each in held.values() if isinstance(each, Result))
+        failures = tuple(each for each in held.values() if isinstance(each, Failure))
+        unfinished = sum(isinstance(each, Experiment) for each in held.values())
+        left_out = tuple((name, each) for name, each in held.items() if isinstance(each, str))
+        found = cls(store, results, failures, unfinished, left_out)
         if not (results or failures or unfinished):
-            if found.left_out:
-                raise InputError(f"{store.root} holds no runs that can be read ({found.told_left_out()}): run them again")
+            if left_out:
+                raise InputError(f"{store.root} holds no runs that can be read: {found.told_left_out()}")
             raise InputError(f"{store.root} holds no runs: give the directory that wildood reproduce wrote them to")
         if not (results or failures):
             count = "one run that has" if unfinished == 1 else f"{unfinished} runs that have"
@@ -80,6 +79,8 @@ class Runs:
         >>> from pathlib import Path
         >>> Runs(RunStore(Path("runs")), (), (), 2).told()
         '2 runs: none is done, none failed, 2 have not ended.'
+        >>> Runs(RunStore(Path("runs")), (), (), 2, (("a1", "it is not TOML"),)).told()
+        '2 runs: none is done, none failed, 2 have not ended; 1 folder left out, which cannot be read.'
         """
         total = len(self.results) + len(self.failures) + self.unfinished
         runs = "1 run" if total == 1 else f"{total:,} runs"
@@ -87,19 +88,45 @@ class Runs:
         parts.append(f"{len(self.failures):,} failed" if self.failures else "none failed")
         if self.unfinished:
             parts.append(f"{self.unfinished:,} {'has' if self.unfinished == 1 else 'have'} not ended")
-        return f"{runs}: {', '.join(parts)}."
+        folders = _folders(len(self.left_out))  # any of them may have failed, too
+        left_out = f"; {folders} left out, which cannot be read" if self.left_out else ""
+        return f"{runs}: {', '.join(parts)}{left_out}."
+
+    def left_out_by_reason(self) -> dict[str, list[str]]:
+        """The folders that were left out, by why.
+
+        >>> from pathlib import Path
+        >>> Runs(RunStore(Path("runs")), (), (), 2, (("a", "no"), ("b", "why"), ("c", "no"))).left_out_by_reason()
+        {'no': ['a', 'c'], 'why': ['b']}
+        """
+        reasons: dict[str, list[str]] = {}
+        for name, why in self.left_out:
+            reasons.setdefault(why, []).append(name)
+        return reasons
 
     def told_left_out(self) -> str:
-        """Which folders were left out, and why; empty if none was.
+        """Which folders were left out, and why, each reason once; empty if none was.
 
         >>> from pathlib import Path
         >>> Runs(RunStore(Path("runs")), (), (), 2, (("a1", "it is not TOML"),)).told_left_out()
         '1 folder left out: a1: it is not TOML'
         """
-        count = len(self.left_out)
-        named = [f"{name}: {why}" for name, why in self.left_out[:LISTED]]
-        more = [f"and {count - LISTED:,} more"] if count > LISTED else []
-        return f"{count:,} {'folder' if count == 1 else 'folders'} left out: {'; '.join([*named, *more])}" if count else ""
+        told = [f"{_some(names)}: {why}" for why, names in self.left_out_by_reason().items()]
+        return f"{_folders(len(self.left_out))} left out: {_some(told, '; ')}" if told else ""
+
+
+def _folders(count: int) -> str:
+    return "1 folder" if count == 1 else f"{count:,} folders"
+
+
+def _some(texts: Sequence[str], mark: str = ", ") -> str:
+    """The first few.
+
+    >>> _some(list("abcd"))
+    'a, b, c, and 1 more'
+    """
+    more = [f"and {len(texts) - LISTED:,} more"] if len(texts) > LISTED else []
+    return mark.join([*texts[:LISTED], *more])
 
 
 def _are(count: int, what: str) -> str:

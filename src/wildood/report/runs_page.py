@@ -55,7 +55,8 @@ def _failed(failures: Sequence[Failure]) -> Panel:
 
 
 def _left_out(runs: Runs) -> Panel:
-    items = "".join(f"<li>{escape(name)}: {escape(why)}</li>" for name, why in runs.left_out)
+    reasons = runs.left_out_by_reason().items()
+    items = "".join(f"<li>{escape(', '.join(names))}: {escape(why)}</li>" for why, names in reasons)
     count = "One folder" if len(runs.left_out) == 1 else f"{len(runs.left_out):,} folders"
     return Panel(f"{count} left out", "They cannot be read as runs, and are in no table.", f"<ul>{items}</ul>")
 
