@@ -128,7 +128,7 @@ def test_the_experiment_of_the_document_runs(tmp_path, monkeypatch):
 
 def test_the_commands_of_the_experiments_are_those_of_the_program(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("wildood.experiments.planning.TRIED", 2)
+    monkeypatch.setattr("wildood.experiments.probing.TRIED", 2)
     asked = [shlex.split(line)[1:] for line in commands("docs/experiments.md")]
     assert {words[0] for words in asked} == {"reproduce", "report"}
     for words in asked:

@@ -12,7 +12,7 @@ from wildood.methods.shipped import SHIPPED as METHODS
 
 @pytest.mark.parametrize(("name", "runs"), [("cifar100-stationary", 520), ("cifar10-pi", 450), ("digits", 150)])
 def test_dry_run_prints_the_plan_and_runs_nothing(name, runs, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("wildood.experiments.planning.TRIED", 2)  # images, of a network that is slow here
+    monkeypatch.setattr("wildood.experiments.probing.TRIED", 2)  # images, of a network that is slow here
     assert main(["reproduce", name, "--dry-run", "--runs", str(tmp_path / "runs")]) == 0
     printed = capsys.readouterr().out
     assert f"{runs} runs, 0 done" in printed
@@ -21,8 +21,19 @@ def test_dry_run_prints_the_plan_and_runs_nothing(name, runs, tmp_path, capsys, 
     assert sum(int(row[4]) for row in rows if row[4].isdecimal()) == runs
 
 
+def test_a_plan_of_one_run_speaks_of_one(small, small_root, tmp_path, capsys):
+    file = tmp_path / "mine.toml"
+    file.write_text(small.to_toml())
+    words = ["reproduce", str(file), "--dry-run", "--runs", str(tmp_path / "runs"), "--data-root", str(small_root)]
+    assert main([*words, "--workers", "8"]) == 0
+    printed = capsys.readouterr().out
+    assert "time each" in printed
+    said = r"^1 run, 0 done, 1 starting classifier to train first; about \d+ s left with 1 at a time, by measured steps$"
+    assert re.search(said, printed, re.MULTILINE)
+
+
 def test_plan_of_table_1_has_every_method_on_every_set(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("wildood.experiments.planning.TRIED", 2)
+    monkeypatch.setattr("wildood.experiments.probing.TRIED", 2)
     main(["reproduce", "cifar100-stationary", "--dry-run", "--runs", str(tmp_path)])
     printed = capsys.readouterr().out
     assert "Table 1" in printed
@@ -65,7 +76,7 @@ def _without_looking(experiments, *_):
     """A plan that has not noticed that a file is missing: it may go away later."""
     from wildood.experiments.planning import Plan, PlanRow  # noqa: PLC0415
 
-    return Plan(tuple(PlanRow(each, 1, 0, 0, 6, 1.0) for each in experiments), 0, 0.0)
+    return Plan(tuple(PlanRow(each, 1, 0, 0, 6, 1.0) for each in experiments), ())
 
 
 @pytest.mark.parametrize(
@@ -78,6 +89,7 @@ def _without_looking(experiments, *_):
         (["digits", "--protocol", "as_published"], "no released protocol"),
         (["digits", "--cpus", "2"], "give --ray local"),
         (["none.toml"], "none.toml: No such file"),
+        (["bare.toml"], "mean has 3 numbers, which do not fit the images of digits"),
         (["digits", "--method", "mine"], "give module:Class"),
         (["digits", "--method", "nowhere:Mine"], "No module named 'nowhere'"),
         (["digits", "--method", "os:path"], "neither a Score nor a method"),
@@ -86,6 +98,7 @@ def _without_looking(experiments, *_):
 )
 def test_a_mistake_is_one_line(words, said, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "bare.toml").write_text('id = "digits"\ntest = ["digits"]\nmethod = "energy"')
     assert main(["reproduce", *words]) == 2
     told = capsys.readouterr().err
     assert said in told
@@ -140,7 +153,7 @@ def test_a_damaged_result_is_run_again_by_the_next_call_which_says_so(small, sma
 
 
 def test_missing_sets_are_told_before_anything_is_run(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("wildood.experiments.planning.TRIED", 2)
+    monkeypatch.setattr("wildood.experiments.probing.TRIED", 2)
     assert main(["reproduce", "cifar10-pi", "--runs", str(tmp_path / "runs"), "--data-root", str(tmp_path)]) == 2
     assert "wildood data get cifar10" in capsys.readouterr().err
     assert not list(tmp_path.glob("runs/*"))

@@ -6,8 +6,9 @@ import torch
 
 from wildood.data.given import all_labels, labelled_source, unlabelled_source
 from wildood.errors import InputError
-from wildood.experiments.division import divide, known_counts, sizes_of
+from wildood.experiments.division import divide
 from wildood.experiments.experiment import Experiment
+from wildood.experiments.sizes import image_shape, known_counts, sizes_of
 
 
 def rows(part):
@@ -67,7 +68,14 @@ def test_sizes_are_those_of_the_parts(small, small_root, tests, start):
     experiment = replace(small, test=tests, start=start)
     parts, sizes = divide(experiment, small_root), sizes_of(experiment, small_root)
     tested = len(parts.test_id) + sum(map(len, parts.tests.values()))
-    found = (len(parts.labelled), len(parts.wild.id), len(parts.wild.ood), len(parts.holdout), tested)
+    found = (
+        len(parts.labelled),
+        len(parts.wild.id),
+        len(parts.wild.ood),
+        len(parts.holdout),
+        tested,
+        len(parts.validation_ood),
+    )
     assert tuple(sizes) == found
 
 
@@ -107,3 +115,25 @@ def test_what_is_missing_is_told_in_one_line(small, small_root, change, said):
 def test_a_file_without_the_array_is_told_before_anything_runs(small, small_root):
     with pytest.raises(InputError, match="holds no array 'train_images'"):
         sizes_of(replace(small, id="grey.npz"), small_root)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"id": "cifra"},
+            "no set is named 'cifra': give one of cifar10, cifar100, svhn, digits, or a .npz file below the data",
+        ),
+        ({"id": "lsun-c"}, "no set is named 'lsun-c': give one of cifar10,"),  # which has no classes
+        ({"test": ("svnh",), "wild": "svnh"}, "no set is named 'svnh': give one of cifar10, cifar100, svhn, lsun-c,"),
+        ({"id": "digits"}, "their own OOD set"),
+    ],
+)
+def test_an_unknown_set_is_told_with_the_names_that_exist_before_anything_runs(small, small_root, change, said):
+    with pytest.raises(InputError, match=said):
+        sizes_of(replace(small, **change), small_root)
+
+
+def test_the_shape_of_images_is_known_without_opening_them(small, small_root):
+    assert image_shape(small, small_root) == (8, 8, 3)
+    assert image_shape(Experiment("cifar10", ("svhn",), method="energy")) == (32, 32, 3)

@@ -166,7 +166,7 @@ def _workers(options: ReproduceOptions) -> int:
 
 def _print(planned: Plan, name: str, workers: int) -> None:
     """The plan as a table."""
-    table = Table("method", "wild OOD", "pi", "tests", "runs", "done", "steps", "time", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table("method", "wild OOD", "pi", "tests", "runs", "done", "steps", "time each", box=SIMPLE_HEAD, pad_edge=False)
     for column in (*table.columns[2:3], *table.columns[4:]):
         column.justify = "right"
     for row in planned.rows:
@@ -180,13 +180,12 @@ def _print(planned: Plan, name: str, workers: int) -> None:
     what = f": {GRIDS[name].what}" if name in GRIDS else ""
     console.print(f"{name}{what}\nprotocol {planned.rows[0].experiment.protocol}", markup=False)
     console.print(table)
-    starts = f", {_count(planned.starts, 'starting classifier')} to train first" if planned.starts else ""
-    left = duration(planned.seconds_left / workers)
-    runs = _count(planned.runs, "run")
-    console.print(
-        f"{runs}, {planned.done} done{starts}; about {left} left with {workers} at a time, by a measured step",
-        markup=False,
-    )
+    starts, left = len(planned.starts), planned.runs - planned.done
+    said = f"{_count(planned.runs, 'run')}, {planned.done} done"
+    said += f", {_count(starts, 'starting classifier')} to train first" if starts else ""
+    said += f"; about {duration(planned.seconds_left(workers))} left" if left else ""
+    said += f" with {min(workers, left)} at a time, by measured steps" if left else ""
+    console.print(said, markup=False)
 
 
 def _count(number: int, what: str) -> str:

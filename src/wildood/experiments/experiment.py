@@ -3,7 +3,7 @@
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import Field, asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, Self
@@ -20,6 +20,15 @@ FORMAT = 1  # of what a run means: another one gives other names
 PAPER_MEAN, PAPER_STD = (125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255)
 NONE = "none"  # for a setting whose default is something else; TOML has no word for it
 CHOICES = {"protocol": ("honest", "as_published"), "keep": ("best", "last")}
+_TEXT, _NUMBER = (str, "text"), (int | float, "a number")
+KINDS = {**dict.fromkeys(("id", "method", "model", "start", "protocol", "keep"), _TEXT), "pi": _NUMBER} | {
+    "wild": (str | None, "one set, as text"),
+    "seed": (int, "a whole number"),
+    "model_settings": (Mapping, "a table, [model_settings]"),
+    "settings": (Mapping, "a table, [settings]"),
+}
+LISTS = {"test": (str, "sets, as text"), "mean": (int | float, "numbers"), "std": (int | float, "numbers")}
+REQUIRED = ("id", "test")
 
 
 @dataclass(frozen=True)
@@ -91,22 +100,30 @@ class Experiment:
             object.__setattr__(self, "pretraining", Schedule.pretraining())
 
     def _check(self) -> None:
-        for name, allowed in (("method", {**METHODS, **SCORES}), ("model", MODELS)):
+        self._check_kinds()
+        if self.method not in {**METHODS, **SCORES} and ":" in self.method:
+            raise InputError(
+                f"an experiment's method is {self.method!r}: it is not wildood's, so name it with --method {self.method}"
+            )
+        for name, allowed in {"method": [*METHODS, *SCORES], "model": list(MODELS), **CHOICES}.items():
             if getattr(self, name) not in allowed:
-                value = getattr(self, name)
-                own = isinstance(value, str) and ":" in value and name == "method"
-                advice = f"it is not wildood's, so name it with --method {value}" if own else _one_of(allowed)
-                raise InputError(f"an experiment's {name} is {value!r}: {advice}")
-        for name, (first, second) in CHOICES.items():
-            if getattr(self, name) not in {first, second}:
-                raise InputError(f"an experiment's {name} is {getattr(self, name)!r}: give {first!r} or {second!r}")
-        for name in ("test", "mean", "std"):
-            if isinstance(getattr(self, name), str):
-                raise InputError(f"an experiment's {name} is {getattr(self, name)!r}: give a list")
+                raise InputError(f"an experiment's {name} is {getattr(self, name)!r}: give one of {', '.join(allowed)}")
         if not self.test:
             raise InputError("an experiment has no OOD set to test on: give test=")
-        if (self.wild is None) != (self.pi == 0) or not 0 <= self.pi <= 1:
+        if not 0 <= self.pi <= 1:
+            raise InputError(f"an experiment's pi is {self.pi}: give the share of OOD in the wild data, from 0 to 1")
+        if (self.wild is None) != (self.pi == 0):
             raise InputError(f"an experiment has wild {self.wild} and pi {self.pi}: give both, or neither")
+
+    def _check_kinds(self) -> None:
+        for name, (kind, what) in KINDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise InputError(f"an experiment's {name} is {value!r}: give {what}")
+        for name, (kind, what) in LISTS.items():
+            value = getattr(self, name)
+            if not isinstance(value, list | tuple) or not all(isinstance(each, kind) for each in value):
+                raise InputError(f"an experiment's {name} is {value!r}: give a list of {what}")
 
     @property
     def trains(self) -> bool:
@@ -173,20 +190,21 @@ class Experiment:
             content = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"the experiment is not TOML: {error}") from error
-        known = [setting.name for setting in fields(cls)]
-        unknown = next((key for key in content if key not in known), None)
-        if unknown is not None:
-            raise InputError(f"an experiment has no {unknown!r}: it has {', '.join(known)}")
+        _refuse_unknown(content, cls, "an experiment")
+        missing = next((name for name in REQUIRED if name not in content), None)
+        if missing is not None:
+            raise InputError(f"an experiment needs {' and '.join(REQUIRED)}: {missing} is missing")
         try:
             for key in {"schedule", "pretraining", "settings", "model_settings"} & content.keys():
                 if not isinstance(content[key], dict):
                     raise InputError(f"an experiment's {key} is {content[key]!r}: give a table, [{key}]")
             for key in {"schedule", "pretraining"} & content.keys():
+                _refuse_unknown(content[key], Schedule, f"an experiment's {key}")
                 content[key] = Schedule(**content[key])
             settings = {key: None if value == NONE else value for key, value in content.get("settings", {}).items()}
             return cls(**content | {"settings": settings})
         except TypeError as error:
-            raise InputError(f"the experiment does not say all it must: {error}") from error
+            raise InputError(f"the experiment holds a value of the wrong kind: {error}") from error
 
     @staticmethod
     def _hash(content: Mapping[str, Any]) -> str:
@@ -194,8 +212,11 @@ class Experiment:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _one_of(names: Iterable[str]) -> str:
-    return f"give one of {', '.join(names)}"
+def _refuse_unknown(content: Mapping[str, Any], cls: type, what: str) -> None:
+    known = [setting.name for setting in fields(cls)]
+    unknown = next((key for key in content if key not in known), None)
+    if unknown is not None:
+        raise InputError(f"{what} has no {unknown!r}: it has {', '.join(known)}")
 
 
 def _like_default(made: Method | Score, name: str, value: Any) -> Any:
