@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,9 +18,16 @@ import wildood
 from wildood.cli.main import main
 from wildood.cli.options import parse
 from wildood.cli.reproduce import ReproduceOptions
+from wildood.experiments.experiment import Experiment
+from wildood.experiments.grids import grid
+from wildood.experiments.own_methods import beside_woods, register
+from wildood.experiments.running import run
+from wildood.experiments.store import Result, RunStore
 from wildood.methods.schedule import Schedule
+from wildood.methods.shipped import SHIPPED as METHODS
 from wildood.models.resnet import ResNet20
 from wildood.models.small import SmallCNN
+from wildood.scores.shipped import NAMES as SCORES
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = ("README.md", "docs/guide.md", "docs/baselines.md")
@@ -117,13 +125,47 @@ def test_the_python_blocks_run_one_after_the_other(document, tmp_path, monkeypat
     assert all(torch.equal(before[name], value) for name, value in space["model"].state_dict().items())
 
 
-def test_the_experiment_of_the_document_runs(tmp_path, monkeypatch):
+def test_the_experiment_of_the_document_runs_and_starts_as_the_digits_do(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("wildood.experiments.experiment.Schedule.pretraining", lambda: Schedule(epochs=2))
     (block,) = blocks("docs/experiments.md", "python")
     space = {}
     exec(compile(block, "docs/experiments.md", "exec"), space)  # noqa: S102 - our own document
-    assert 0 <= space["result"].tests["digits"].fpr95 <= 1
+    assert space["experiment"] in grid("digits", seeds=1)
+    assert 0.9 <= space["result"].accuracy <= 1
+
+
+def test_the_experiment_file_of_the_document_is_one_of_digits():
+    (block,) = blocks("docs/experiments.md", "toml")
+    assert Experiment.from_toml(block) in grid("digits", seeds=1)
+
+
+def test_every_key_of_an_experiment_and_all_its_names_are_in_the_document():
+    text = (ROOT / "docs/experiments.md").read_text(encoding="utf-8")
+    table = [line for line in text.splitlines() if re.match(r"\| `\[?\w+\]?`", line)]
+    keys = [key for line in table for key in re.findall(r"`\[?(\w+)\]?`", line.split("|")[1])]
+    assert set(keys) >= {field.name for field in fields(Experiment)}
+    (method,) = (line for line in table if line.startswith("| `method`"))
+    assert {*METHODS, *SCORES} <= set(re.findall(r"`([\w-]+)`", method))
+    (schedule,) = (line for line in table if line.startswith("| `[schedule]`"))
+    assert {field.name for field in fields(Schedule)} <= set(re.findall(r"`(\w+)`", schedule))
+
+
+def test_the_method_and_the_score_of_the_document_run_beside_the_others(small, small_root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, block in zip(("method_of_document", "score_of_document"), blocks("docs/method.md", "python"), strict=True):
+        (tmp_path / f"{name}.py").write_text(block.replace("steps=200", "steps=4"))
+    names = ["method_of_document:Mine", "score_of_document:Gap"]
+    try:
+        register(names)
+        _, *own = beside_woods([small], names)
+        found = [run(experiment, RunStore(tmp_path / "runs"), small_root) for experiment in own]
+    finally:
+        METHODS.pop(names[0], None)
+        SCORES.pop(names[1], None)
+    assert [type(each) for each in found] == [Result, Result]
+    assert found[0].history[-1]["step"] == 4
+    assert found[0].experiment.settings == {"weight": 0.1, "alpha": 0.05}
+    assert found[1].experiment.settings == {"power": 1.0}
 
 
 def test_the_commands_of_the_experiments_are_those_of_the_program(tmp_path, monkeypatch):
@@ -188,7 +230,9 @@ def test_what_is_to_be_made_can_be_made(document):
     assert {"demo", "test"} <= set(targets)
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, "docs/data.md", "docs/method.md", "docs/results.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize(
+    "document", [*DOCUMENTS, "docs/data.md", "docs/method.md", "docs/results.md", "docs/experiments.md", "CONTRIBUTING.md"]
+)
 def test_every_link_within_the_project_leads_somewhere(document):
     path = ROOT / document
     for target in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):

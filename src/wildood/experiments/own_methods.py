@@ -1,39 +1,108 @@
 """A method or score of the user's own in an experiment: named module:Class by the user, never because a file says so."""
 
+import json
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import is_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass, replace
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
+from wildood.methods.schedule import Schedule
 from wildood.methods.shipped import SHIPPED as METHODS
 from wildood.scores.score import Score
 from wildood.scores.shipped import NAMES as SCORES
 
+NEEDED, CALLED = ("uses_wild", "uses_features", "alpha"), ("schedule", "objective")  # of a method
+CONTRACT = "docs/method.md"
+_Own = TypeVar("_Own")
+
 
 def register(names: Sequence[str]) -> None:
-    """Let experiments name these classes, which are found where the user is, as `python -m` would find them."""
+    """Let experiments name these classes, which are found where the user is, as `python -m` would find them.
+
+    A class that lacks what a method or a score must have is refused here, before anything runs.
+
+    >>> register(["shutil:which"])
+    Traceback (most recent call last):
+    wildood.errors.InputError: --method shutil:which: it is a function, no class: give a Score or a method (docs/method.md)
+    """
     for name in names:
-        module, _, attribute = name.partition(":")
-        if not module or not attribute:
-            raise InputError(f"--method {name}: give module:Class, as in mymethod:Mine")
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109
         try:
-            cls: Any = getattr(import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
+            cls = _imported(name)
+            if isinstance(cls, type) and issubclass(cls, Score):
+                _check_score(cls)
+                SCORES[name] = cls
+            else:
+                _check_method(cls)
+                METHODS[name] = cls
+        except InputError as error:
             raise InputError(f"--method {name}: {error}") from error
-        finally:
-            sys.path.pop(0)
-        is_method = is_dataclass(cls) and hasattr(cls, "objective") and hasattr(cls, "uses_wild")
-        if isinstance(cls, type) and issubclass(cls, Score):
-            SCORES[name] = cls
-        elif is_method:
-            METHODS[name] = cls
-        else:
-            raise InputError(f"--method {name}: it is neither a Score nor a method such as Woods (see docs/method.md)")
+
+
+def _imported(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise InputError("give module:Class, as in mymethod:Mine")
+    if module.endswith(".py") or "/" in module or "\\" in module:
+        stem = Path(module.replace("\\", "/")).stem
+        raise InputError(f"give the module, not its file: --method {stem}:{attribute}, called in the directory of {stem}.py")
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise InputError(" ".join(str(error).split())) from error
+    finally:
+        sys.path.pop(0)
+
+
+def _check_method(cls: Any) -> None:
+    if not isinstance(cls, type):
+        raise InputError(f"it is a {type(cls).__name__}, no class: give a Score or a method ({CONTRACT})")
+    missing = [name for name in (*NEEDED, *CALLED) if name not in {*dir(cls), *getattr(cls, "__dataclass_fields__", ())}]
+    missing += [f"{name}()" for name in CALLED if name not in missing and not callable(getattr(cls, name))]
+    if len(missing) == len((*NEEDED, *CALLED)):
+        raise InputError(f"{cls.__name__} is neither a Score nor a method such as Woods ({CONTRACT})")
+    if missing:
+        raise InputError(f"{cls.__name__} lacks {', '.join(missing)}: a method needs them ({CONTRACT})")
+    if not is_dataclass(cls):
+        raise InputError(f"{cls.__name__} is no dataclass: write @dataclass(frozen=True) above it ({CONTRACT})")
+    made: Any = _made(cls)
+    if not isinstance(made.schedule(), Schedule):
+        raise InputError(f"schedule() of {cls.__name__} gives no wildood.Schedule: give one ({CONTRACT})")
+    _check_settings(cls, asdict(made))
+
+
+def _check_score(cls: type[Score]) -> None:
+    if cls.forward is Score.forward and cls.of is Score.of:
+        raise InputError(f"{cls.__name__} lacks forward: a score needs it ({CONTRACT})")
+    made = _made(cls)
+    if not hasattr(made, "settings"):
+        raise InputError(f"{cls.__name__} has no settings: call super().__init__() with those it has ({CONTRACT})")
+    _check_settings(cls, made.settings)
+
+
+def _made(cls: type[_Own], **settings: Any) -> _Own:
+    """One of the class, with the settings that it has by itself unless others are given."""
+    try:
+        return cls(**settings)
+    except TypeError as error:
+        said = str(error).partition("__init__() ")[2] or str(error)
+        what = f"its settings {settings}" if settings else "no arguments"
+        advice = "hand all of them to super().__init__()" if settings else "give every setting a default"
+        raise InputError(f"{cls.__name__} cannot be made with {what} ({said}): {advice} ({CONTRACT})") from error
+
+
+def _check_settings(cls: type, settings: Mapping[str, Any]) -> None:
+    """They name a run, and are kept in its file."""
+    try:
+        json.dumps(settings)
+    except TypeError as error:
+        raise InputError(f"{cls.__name__} has a setting that is not plain data ({error}): give numbers or text") from error
+    _made(cls, **settings)
 
 
 def beside_woods(experiments: Sequence[Experiment], names: Sequence[str]) -> list[Experiment]:

@@ -1,0 +1,93 @@
+"""What a method or score of one's own must have is told before anything runs."""
+
+from itertools import count
+
+import pytest
+
+from wildood.errors import InputError
+from wildood.experiments.own_methods import register
+from wildood.methods.shipped import SHIPPED as METHODS
+from wildood.scores.shipped import NAMES as SCORES
+
+NUMBERS = count()  # a module of another name for each text: Python imports one name once
+METHOD = """
+from dataclasses import dataclass
+from wildood import OutlierExposure, Schedule
+@dataclass(frozen=True)
+class Mine:
+    uses_wild, uses_features = True, False
+    alpha: float = 0.05
+    def schedule(self):
+        return Schedule(steps=3)
+    def objective(self, classifier, start):
+        return OutlierExposure().objective(classifier, start)
+"""
+SCORE = """
+from wildood.scores.score import Score
+class Mine(Score):
+    def __init__(self, k=3):
+        super().__init__(k=k)
+    def forward(self, outputs):
+        return outputs.logits.sum(1)
+"""
+
+
+@pytest.fixture
+def named(tmp_path, monkeypatch):
+    """A function from the text of a module to the name of its class Mine."""
+    monkeypatch.chdir(tmp_path)
+    made = []
+
+    def write(text):
+        made.append(f"mine_{next(NUMBERS)}")
+        (tmp_path / f"{made[-1]}.py").write_text(text)
+        return f"{made[-1]}:Mine"
+
+    yield write
+    for name in made:
+        METHODS.pop(f"{name}:Mine", None)
+        SCORES.pop(f"{name}:Mine", None)
+
+
+def test_a_method_and_a_score_that_keep_the_contract_can_be_named(named):
+    method, score = named(METHOD), named(SCORE)
+    register([method, score])
+    assert METHODS[method]().alpha == 0.05
+    assert SCORES[score]().settings == {"k": 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            METHOD.replace("alpha: float = 0.05", "alpha: float"),
+            "cannot be made with no arguments .*give every setting a def",
+        ),
+        (METHOD.replace("alpha: float = 0.05", "beta: float = 1.0"), "Mine lacks alpha: a method needs them"),
+        (METHOD.replace("uses_wild, uses_features", "wild, features"), "Mine lacks uses_wild, uses_features"),
+        (METHOD.replace("def objective", "def goal"), "Mine lacks objective"),
+        (METHOD.replace("def schedule", "schedule = 3\n    def steps"), r"Mine lacks schedule\(\)"),
+        (METHOD.replace("return Schedule(steps=3)", "return 3"), r"schedule\(\) of Mine gives no wildood.Schedule"),
+        (METHOD.replace("@dataclass(frozen=True)\n", ""), r"Mine is no dataclass: write @dataclass\(frozen=True\) above it"),
+        (METHOD.replace("float = 0.05", "object = object()"), "Mine has a setting that is not plain data"),
+        (SCORE.replace("def forward", "def backward"), "Mine lacks forward: a score needs it"),
+        (SCORE.replace("k=3", "k"), "cannot be made with no arguments .missing 1 required .*'k'"),
+        (SCORE.replace("k=k", "wind=k"), "cannot be made with its settings .* hand all of them to super"),
+        ("class Mine: pass", "Mine is neither a Score nor a method such as Woods"),
+        ("Mine = 3", "it is a int, no class"),
+        ("class Mine(", "was never closed"),
+        ("class Other: pass", "has no attribute 'Mine'"),
+    ],
+)
+def test_what_is_missing_is_told_in_one_line(text, said, named):
+    name = named(text)
+    with pytest.raises(InputError, match=said) as refused:
+        register([name])
+    assert "\n" not in str(refused.value)
+    assert name not in {*METHODS, *SCORES}
+
+
+@pytest.mark.parametrize("name", ["mymethod.py:Mine", "there/mymethod.py:Mine", "there/mymethod:Mine"])
+def test_a_file_in_the_place_of_a_module_is_answered_with_what_to_type(name):
+    with pytest.raises(InputError, match=r"not its file: --method mymethod:Mine, called in the directory of mymethod\.py"):
+        register([name])
