@@ -86,6 +86,7 @@ def _without_looking(experiments, *_):
         (["cpu", "--only", "method=wood"], "no method is 'wood' here"),
         (["digits", "--seeds", "0"], "--seeds is 0"),
         (["digits", "--workers", "0"], "--workers is 0"),
+        (["digits", "--runs", "bare.toml"], "--runs bare.toml is a file: give a directory"),
         (["digits", "--protocol", "as_published"], "no released protocol"),
         (["digits", "--cpus", "2"], "give --ray local"),
         (["none.toml"], "none.toml: No such file"),
@@ -150,6 +151,34 @@ def test_a_damaged_result_is_run_again_by_the_next_call_which_says_so(small, sma
     assert "result.json cannot be read: it is kept as result.json.damaged, and made again" in told.err
     assert file.with_name("result.json.damaged").read_text() == "torn"
     assert json.loads(file.read_text())["tests"] == whole["tests"]
+
+
+def test_a_dry_run_lists_the_data_that_is_missing(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("wildood.experiments.probing.TRIED", 2)
+    assert (
+        main(["reproduce", "cifar10-pi", "--dry-run", "--seeds", "1", "--data-root", str(tmp_path), "--only", "pi=.1"]) == 0
+    )
+    missing = ["cifar10", "300k", *grids.PAPER_SETS]
+    told = (
+        f"not below the data root: {', '.join(missing)}: without them, nothing is run; wildood data get {' '.join(missing)} "
+    )
+    assert told in capsys.readouterr().out
+
+
+def test_a_dry_run_of_what_is_all_there_speaks_of_nothing_missing(capsys, tmp_path):
+    assert main(["reproduce", "digits", "--dry-run", "--seeds", "1", "--runs", str(tmp_path)]) == 0
+    assert "data root" not in capsys.readouterr().out
+
+
+def test_weights_that_are_missing_are_told_before_anything_is_run(small, small_root, tmp_path, capsys):
+    file = tmp_path / "mine.toml"
+    file.write_text(grids.replace(small, start="none.safetensors").to_toml())
+    words = ["reproduce", str(file), "--runs", str(tmp_path / "runs"), "--data-root", str(small_root)]
+    assert main([*words, "--dry-run"]) == 0
+    assert "not below the data root: none.safetensors: without them" in capsys.readouterr().out
+    assert main(words) == 2
+    assert "none.safetensors is not there" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
 
 
 def test_missing_sets_are_told_before_anything_is_run(tmp_path, capsys, monkeypatch):

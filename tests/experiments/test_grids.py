@@ -62,6 +62,7 @@ def test_only_takes_those_that_every_word_names():
     found = only(experiments, ["method=woods,oe", "ood=svhn", "pi=0.1", "wild=svhn"])
     assert {(each.method, each.wild) for each in found} == {("woods", "svhn.npz"), ("oe", "svhn.npz")}
     assert only(experiments, []) == experiments
+    assert only(experiments, ["pi=.1,0.50"]) == only(experiments, ["pi=0.1,0.5"])
 
 
 @pytest.mark.parametrize(

@@ -296,6 +296,18 @@ def test_tables_are_apart_where_conditions_are_and_tell_how():
     assert {(table.model, table.start) for table in tables} == {("WideResNet", "labelled")}
 
 
+def test_tables_of_mixed_directories_are_told_apart_by_few_words():
+    small = {"model": "SmallCNN", "mean": (0.5,), "std": (0.5,), "pretraining": Schedule(epochs=40, lr=0.05, factor=0.2)}
+    resnet = {"model": "ResNet20", "start": "weights/a.safetensors"}
+    tables = result_tables([ran(0.1), ran(0.1, **small), ran(0.1, **resnet), ran(0.1, **resnet, keep="last")])
+    assert sorted(table.differs for table in tables) == [
+        "model ResNet20, keep best",
+        "model ResNet20, keep last",
+        "model SmallCNN, keep best",
+        "model WideResNet, keep best",
+    ]
+
+
 def test_schedules_of_one_method_are_rows_that_tell_them_apart():
     table = only_table(ran(0.1, schedule=Schedule(steps=100)), ran(0.2, schedule=Schedule(steps=50)), ran(0.3, "oe"))
     assert [(row.title, row.cells["svhn"]["fpr95"].mean) for row in table.rows] == [

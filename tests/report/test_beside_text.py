@@ -26,6 +26,7 @@ def test_markdown_has_ours_the_papers_and_the_difference():
     )
     assert "textures.npz stands in for Textures." in title
     assert "Bold" not in title
+    assert "Only numbers that the paper prints, too, have a row." in title
     assert table.splitlines() == [
         "| method | block | OOD set | metric | ours | paper | difference | within 2 SE |",
         "| --- | --- | --- | --- | ---: | ---: | ---: | --- |",

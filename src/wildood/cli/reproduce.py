@@ -13,10 +13,12 @@ from rich.table import Table
 
 from wildood.cli.main import FAILED
 from wildood.cli.options import named, parse
+from wildood.data.published_sets import SETS
 from wildood.errors import InputError
 from wildood.experiments.division import check_sets
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.grids import GRIDS, grid, only
+from wildood.experiments.missing import missing_data
 from wildood.experiments.on_ray import run_on_ray
 from wildood.experiments.own_methods import beside_woods, register
 from wildood.experiments.planning import Plan, plan
@@ -44,7 +46,7 @@ class ReproduceOptions:
         ray: run them on a Ray cluster: its address, or local for one on this machine.
         cpus: of each run on Ray (default: 1).
         gpus: of each run on Ray, 0.5 for half of one (default: 0, which keeps them from the runs).
-        dry_run: print the plan and stop.
+        dry_run: print the plan, and which data is missing, and stop.
         quiet: show no progress.
     """
 
@@ -52,7 +54,7 @@ class ReproduceOptions:
     only: Annotated[tuple[str, ...], named("KEY=VALUE [KEY=VALUE ...]")] = ()
     method: Annotated[tuple[str, ...], named("MODULE:CLASS [MODULE:CLASS ...]")] = ()
     seeds: Annotated[int | None, named("N")] = None
-    runs: Annotated[Path, named("DIRECTORY")] = Path("runs")
+    runs: Annotated[Path, named("DIRECTORY", "(default: runs)")] = Path("runs")
     data_root: Annotated[Path | None, named("DIRECTORY")] = None
     protocol: Annotated[Literal["honest", "as_published"] | None, named("{honest,as_published}")] = None
     workers: Annotated[int | None, named("N")] = None
@@ -70,6 +72,8 @@ def run(words: Sequence[str]) -> int:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise InputError(f"--{name} is {value}: give at least 1")
+    if options.runs.exists() and not options.runs.is_dir():
+        raise InputError(f"--runs {options.runs} is a file: give a directory, which need not be there yet")
     _refuse_other_way(options)
     register(options.method)
     experiments = only(beside_woods(_experiments(options), options.method), options.only)
@@ -78,6 +82,8 @@ def run(words: Sequence[str]) -> int:
         with using_threads(max(1, processors() // workers)):  # as a worker has
             planned = plan(experiments, store, options.data_root)
         _print(planned, options.name, workers)
+        if options.dry_run:
+            _print_missing(missing_data(experiments, options.data_root))
         if options.dry_run or planned.done == planned.runs:
             return 0
         check_sets(experiments, options.data_root)
@@ -186,6 +192,14 @@ def _print(planned: Plan, name: str, workers: int) -> None:
     said += f"; about {duration(planned.seconds_left(workers))} left" if left else ""
     said += f" with {min(workers, left)} at a time, by measured steps" if left else ""
     console.print(said, markup=False)
+
+
+def _print_missing(names: Sequence[str]) -> None:
+    """What the runs would be refused for."""
+    if names:
+        sets = [name for name in names if name in SETS]
+        get = f"; wildood data get {' '.join(sets)} gets the sets, or says how" if sets else ""
+        sys.stdout.write(f"not below the data root: {', '.join(names)}: without them, nothing is run{get}\n")
 
 
 def _count(number: int, what: str) -> str:

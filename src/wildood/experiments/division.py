@@ -118,7 +118,9 @@ def split_of(experiment: Experiment, counts: Counts, ood: str) -> Split:
 
 
 def check_sets(experiments: Sequence[Experiment], root: str | Path | None = None) -> None:
-    """Open every set that some experiments need, once: one that is missing is told before anything is run."""
+    """Open every set that some experiments need, once: one that is missing, or weights, is told before anything is run."""
+    for start in dict.fromkeys(each.start for each in experiments if each.start not in {"labelled", "all"}):
+        file_below(start, root)
     for name in dict.fromkeys(each.id for each in experiments if each.id != "digits"):
         for part in ("train", "test"):
             _open(f"{name}:{part}", root)

@@ -60,12 +60,23 @@ def only(experiments: Sequence[Experiment], words: Sequence[str]) -> list[Experi
         name, _, values = word.partition("=")
         if name not in KEYS or not values:
             raise InputError(f"--only {word}: give some of {', '.join(f'{key}=...' for key in KEYS)}")
-        wanted, known = set(values.split(",")), {text for each in experiments for text in KEYS[name](each)}
+        wanted, known = (
+            {_as_key(name, value) for value in values.split(",")},
+            {text for each in experiments for text in KEYS[name](each)},
+        )
         unknown = sorted(wanted - known)
         if unknown:
             raise InputError(f"--only {word}: no {name} is {unknown[0]!r} here; there are {', '.join(sorted(known))}")
         experiments = [each for each in experiments if wanted & set(KEYS[name](each))]
     return list(experiments)
+
+
+def _as_key(name: str, value: str) -> str:
+    """As experiments say it: .1 and 0.10 are 0.1."""
+    try:
+        return f"{float(value):g}" if name == "pi" else value
+    except ValueError:
+        return value
 
 
 KEYS: dict[str, Callable[[Experiment], list[str]]] = {

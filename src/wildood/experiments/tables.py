@@ -86,8 +86,26 @@ def result_tables(results: Sequence[Result], failures: Sequence[Failure] = ()) -
     tables = []
     for table, conditions in made:
         alike = [other for each, other in made if _order(each) == _order(table)]
-        tables.append(replace(table, differs=difference(conditions, alike)))
+        named = _telling(alike)
+        differs = ", ".join(f"{name} {'none' if conditions.get(name) is None else conditions[name]}" for name in named)
+        tables.append(replace(table, differs=differs))
     return sorted(tables, key=_order)
+
+
+def _telling(contents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Few names, that of the model first, by whose values all contents are apart: a title that listed all would be long.
+
+    >>> _telling([{"keep": "best", "lr": 0.1, "model": "A"}, {"keep": "last", "lr": 0.2, "model": "B"}])
+    ['model']
+    """
+    chosen: list[str] = []
+    for name in sorted(dict.fromkeys(name for each in contents for name in each), key=lambda name: name != "model"):
+        before, after = (
+            len({str([each.get(key) for key in keys]) for each in contents}) for keys in (chosen, [*chosen, name])
+        )
+        if after > before:
+            chosen.append(name)
+    return chosen
 
 
 def _conditions(experiment: Experiment) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from wildood.report.table_text import markdown_line, table_caption, table_title
 
 WITHIN = {True: "yes", False: "no", None: ""}
 NOTE = (
+    "Only numbers that the paper prints, too, have a row. "
     "The difference is ours less the paper's, in points. It is within 2 SE if it is at most twice its standard error; where "
     "one of the two numbers has none, nothing is said. The paper rounds its standard errors to 0.1."
 )

@@ -151,8 +151,24 @@ def _making(result: Result) -> Panel:
     items = {"run": result.experiment.name, "seconds": f"{result.seconds:,.1f}"}
     if result.chosen:
         items["settings that it chose"] = settings_text(result.chosen)
-    items |= {name: _told(value) for name, value in (result.about or {}).items()}
+    items |= {name: _split(value) if name == "split" else _told(value) for name, value in (result.about or {}).items()}
     return Panel("Versions, machine, data", "What was there when it ran.", definitions(items))
+
+
+def _split(split: Any) -> str:
+    """For each OOD set, how many examples each part has, and a hash of which.
+
+    >>> _split({"svhn": {"labelled": {"count": 25000, "hash": "ab"}, "wild_ood": {"count": 300, "hash": "cd"}}})
+    'SVHN: labelled 25,000 (ab), wild ood 300 (cd)'
+    """
+    try:
+        return "; ".join(
+            f"{set_title(ood)}: "
+            + ", ".join(f"{name.replace('_', ' ')} {part['count']:,} ({part['hash']})" for name, part in parts.items())
+            for ood, parts in split.items()
+        )
+    except (AttributeError, KeyError, TypeError):  # of another version
+        return str(split)
 
 
 def _told(value: Any) -> str:
