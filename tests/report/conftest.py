@@ -16,7 +16,8 @@ from wildood.report.runs_page import runs_page
 SETS = ("svhn", "places365")
 EVIL = '<b>&"evil"'
 FPR95 = {"energy": 0.6, "max-softmax": 0.7, "oe": 0.4, "woods": 0.2}
-ABOUT = {"kept_epoch": 2, "versions": {"torch": "2.13.0"}, "code": "<code>"}
+SPLIT = {"svhn": {"labelled": {"count": 2500, "hash": "ab"}, "wild_ood": {"count": 30, "hash": "cd"}}}
+ABOUT = {"kept_epoch": 2, "versions": {"torch": "2.13.0"}, "code": "<code>", "split": SPLIT}
 VOID = {"meta", "img", "br", "hr", "link", "input"}  # elements without an end tag
 
 

@@ -73,6 +73,7 @@ def test_a_run_has_its_numbers_settings_figures_and_making(woods, runs, parse):
     making = page.panel("Versions")
     told = dict(zip([term.text for term in making.all("dt")], [text.text for text in making.all("dd")], strict=True))
     assert (told["run"], told["seconds"], told["versions"]) == (woods.experiment.name, "12.5", "torch 2.13.0")
+    assert told["split"] == "SVHN: labelled 2,500 (ab), wild ood 30 (cd)"
     assert page.one("a").attributes["href"] == "../report.html"
 
 
