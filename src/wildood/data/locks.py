@@ -33,6 +33,25 @@ def locked(path: Path, *, shared: bool = False, waiting: str = "") -> Iterator[b
             file.close()
 
 
+def is_held(path: Path) -> bool:
+    """Whether another process has the lock; no, where a file system knows none.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place, locked(Path(place) / "lock"):
+    ...     is_held(Path(place) / "lock"), is_held(Path(place) / "other")
+    (True, False)
+    """
+    if sys.platform != "win32" and path.exists():
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+    return False
+
+
 def _opened(path: Path) -> IO[bytes] | None:
     for mode in ("ab", "rb"):  # in a read-only place, readers may share a lock that is there
         with suppress(OSError):
