@@ -41,7 +41,7 @@ def open_arrays(text: str) -> Images:
     ...     open_arrays(f"{place}/a.npz").labels
     array([0, 1, 1])
     """
-    place, names = _place_and_names(text)
+    place, names = place_and_names(text)
     with _opened(place) as arrays:
         held = list(arrays)
         x = _pick(arrays, names[:1] or (held if len(held) == 1 else X_NAMES), place, text)
@@ -56,7 +56,12 @@ def open_arrays(text: str) -> Images:
     return Images(x, y, where=text, classes=classes, unlabelled="" if y is not None else _how_to_label(held, place))
 
 
-def _place_and_names(text: str) -> tuple[str, tuple[str, ...]]:
+def place_and_names(text: str) -> tuple[str, tuple[str, ...]]:
+    """The file that a text names, and the names of arrays behind a colon.
+
+    >>> place_and_names("a.npz:x,y"), place_and_names("-")
+    (('a.npz', ('x', 'y')), ('-', ()))
+    """
     found = _NAMED.fullmatch(text)
     if found is None or found[2] is None or Path(text).exists():
         return text, ()
@@ -84,19 +89,28 @@ def _opened(place: str) -> Iterator[Mapping[str, Array]]:
     except OSError as error:
         raise InputError(f"{place}: {error.strerror or error}: give the path of a file that is there") from error
     except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise _no_arrays(place) from error
+        raise no_arrays(place) from error
 
 
 def _pick(arrays: Mapping[str, Array], names: Sequence[str], place: str, text: str) -> Array:
+    found = arrays[name_in(list(arrays), names, place, text)]
+    if not isinstance(found, np.ndarray):
+        raise no_arrays(place)
+    return found
+
+
+def name_in(held: Sequence[str], names: Sequence[str], place: str, text: str) -> str:
+    """The first of some names that a file holds.
+
+    >>> name_in(["y", "images"], X_NAMES, "a.npz", "a.npz")
+    'images'
+    """
     for name in names:
-        if name in arrays:
-            found = arrays[name]
-            if not isinstance(found, np.ndarray):
-                raise _no_arrays(place)
-            return found
+        if name in held:
+            return name
     raise InputError(
-        f"{text}: no array named {' or '.join(names)}, it holds {', '.join(arrays)}: name one, as in "
-        f"{place}:{','.join(list(arrays)[:2])}"
+        f"{text}: no array named {' or '.join(names)}, it holds {', '.join(held)}: name one, as in "
+        f"{place}:{','.join(held[:2])}"
     )
 
 
@@ -106,5 +120,10 @@ def _how_to_label(names: Sequence[str], place: str) -> str:
     return "save x and y together, as numpy.savez does"
 
 
-def _no_arrays(place: str) -> InputError:
+def no_arrays(place: str) -> InputError:
+    """That a file cannot be read as arrays.
+
+    >>> no_arrays("a.npy")
+    InputError('a.npy is not an .npz or .npy file of plain arrays: numpy.savez writes one')
+    """
     return InputError(f"{place} is not an .npz or .npy file of plain arrays: numpy.savez writes one")

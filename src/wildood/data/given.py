@@ -111,8 +111,8 @@ def numbered_like(labelled: Any, other: Any, name: str) -> Any:
     return replace(other, labels=order[np.asarray(other.labels)], classes=labelled.classes, content=content)
 
 
-def unlabelled_source(data: Any, name: str) -> Source:
-    """`x` or a dataset (labels in it are not looked at), as a checked source.
+def unlabelled_source(data: Any, name: str, first: int = 0) -> Source:
+    """`x` or a dataset (labels in it are not looked at), as a checked source; messages count examples from `first` on.
 
     >>> len(unlabelled_source(np.zeros((4, 2)), "wild"))
     4
@@ -128,7 +128,7 @@ def unlabelled_source(data: Any, name: str) -> Source:
         instead = "give x alone, as one array, without labels" if pair else "give x alone, as one array: np.stack makes one"
         raise InputError(f"{name} is a {type(data).__name__} of {len(data)}: {instead}")
     if isinstance(data, np.ndarray | Tensor):
-        return ArraySource(_checked(_array(data, name), name))
+        return ArraySource(_checked(_array(data, name), name, first))
     return _dataset(data, name, labelled=False, instead=f"{name}=x")
 
 
@@ -157,7 +157,7 @@ def _array(data: Any, name: str) -> Tensor | np.ndarray[Any, Any]:
     )
 
 
-def _checked(examples: Tensor | np.ndarray[Any, Any], name: str) -> Tensor | np.ndarray[Any, Any]:
+def _checked(examples: Tensor | np.ndarray[Any, Any], name: str, first: int = 0) -> Tensor | np.ndarray[Any, Any]:
     """Refuse what cannot be trained on: no examples, no axis beside the examples', objects, NaN or infinity."""
     if examples.ndim < 2 or len(examples) == 0:
         hint = f" (add the batch axis to a single example: {name}[None])" if examples.ndim == 1 and len(examples) else ""
@@ -169,7 +169,7 @@ def _checked(examples: Tensor | np.ndarray[Any, Any], name: str) -> Tensor | np.
     for start, block in blocks(examples):
         finite = block.isfinite().flatten(1).all(1) if isinstance(block, Tensor) else np.isfinite(block).all(_axes(block))
         if not bool(finite.all()):
-            bad = start + int((~torch.as_tensor(finite)).nonzero()[0])
+            bad = first + start + int((~torch.as_tensor(finite)).nonzero()[0])
             raise InputError(f"{name}: example {bad} holds NaN or infinity: repair or drop such examples")
     return examples
 

@@ -66,13 +66,19 @@ def open_images(
         raise InputError(f"workers is {workers}: give at least 1")
     if names_arrays(str(path)):
         return open_arrays(str(path))
-    listing, root = _listing(path), data_root(cache)
+    listing, root = listing_of(path), data_root(cache)
     if isinstance(listing, Folder) and listing.classes and _shows_in(root.resolve(), listing.root.resolve()):
         raise InputError(f"{root} lies in {path}, where it would count as a class: give another cache= (--data-root)")
     return open_decoded(listing, framing, root, skip_broken=skip_broken, workers=threads)
 
 
-def _listing(path: str | Path) -> Listing:
+def listing_of(path: str | Path) -> Listing:
+    """The files that a folder or a manifest names.
+
+    >>> listing_of("")
+    Traceback (most recent call last):
+    wildood.errors.InputError: the path is empty: give a folder of pictures, a .csv or .jsonl manifest, or an .npy or ...
+    """
     place = Path(path)
     if not str(path):
         raise InputError(f"the path is empty: {_ACCEPTED}")
