@@ -1,31 +1,32 @@
-"""`wildood score`: a detector and examples in, one line for each example out."""
+"""`wildood score`: a detector and an archive of examples in, one line for each example out."""
 
-import csv
-import io
-import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import tyro
 
+from wildood import __version__
 from wildood.cli.models import read_model
 from wildood.cli.options import named, parse
-from wildood.cli.sources import read_like
+from wildood.cli.sources import archive_like
 from wildood.cli.training import DATA_ROOT
-from wildood.data.files import write_atomically
-from wildood.detect.storage import load
+from wildood.data.archives import Archive
+from wildood.data.chunks import Chunk
+from wildood.data.drafts import draft_of
+from wildood.detect.lines import Format, Lines, Output, Progress, lines_of, write_lines
+from wildood.detect.storage import load, read_description
 from wildood.errors import InputError
-from wildood.train.progress import shown
-
-COLUMNS = ("example", "score", "decision", "class")
+from wildood.experiments.runner import processors
+from wildood.train.progress import logger, progress_bar, shown
 
 
 @dataclass(frozen=True)
 class ScoreOptions:
-    """Score examples with a saved detector: one line for each, in their order.
+    """Score examples with a saved detector: one line for each, in their order, as soon as it is known.
 
     Attributes:
         detector: the directory that fit wrote.
@@ -33,17 +34,31 @@ class ScoreOptions:
             several arrays), - for standard input, or a named set.
         model: module:function, for a detector of a model of your own: no code is imported because a file says so.
         format: csv with a header, or jsonl with one object in each line.
-        out: a file to write to, or - for standard output.
+        out: a file to write to, or - for standard output; a call that was cut off leaves FILE.part, and goes on from it.
         skip_broken: leave out pictures that cannot be read, instead of stopping.
     """
 
     detector: Annotated[Path, tyro.conf.Positional, named("DETECTOR")]
     examples: Annotated[str, tyro.conf.Positional, named("EXAMPLES")]
     model: Annotated[str | None, named("MODULE:FUNCTION")] = None
-    format: Literal["csv", "jsonl"] = "csv"
+    format: Format = "csv"
     out: Annotated[str, named("FILE")] = "-"
     skip_broken: bool = False
     data_root: Annotated[Path | None, named("DIRECTORY", help=DATA_ROOT)] = None
+
+
+class _StandardOutput:
+    """Lines for whoever reads them; nothing can go on from there."""
+
+    def __init__(self) -> None:
+        self.note: dict[str, Any] = {}
+
+    def add(self, text: str, note: Mapping[str, Any]) -> None:  # noqa: ARG002 - nobody asks for it again
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def refuse(self, why: str) -> InputError:
+        return InputError(f"standard output {why}: give --out FILE")
 
 
 def run(words: Sequence[str]) -> None:
@@ -53,21 +68,45 @@ def run(words: Sequence[str]) -> None:
         what = "is a directory" if Path(options.out).is_dir() else "is in a directory that does not exist"
         raise InputError(f"--out {options.out} {what}: give a file, or - for standard output")
     detector = load(options.detector, model=None if options.model is None else read_model(options.model))
-    with shown(verbose=True):
-        images = read_like(detector, options.examples, "examples", options)
-    scores, classes = detector.score_and_classify(images)
-    decisions = ["known" if accepted else "unknown" for accepted in detector.accepts(scores, classes)]
-    names = detector.record.get("classes")
-    said = classes.tolist() if names is None else [names[number] for number in classes]
-    rows = zip(images.names or range(len(scores)), (float(score) for score in scores), decisions, said, strict=True)
-    text = io.StringIO()
-    if options.format == "csv":
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows(rows)
-    else:
-        text.writelines(json.dumps(dict(zip(COLUMNS, row, strict=True))) + "\n" for row in rows)
+
+    def answer(chunks: Iterator[Chunk]) -> Iterator[tuple[Chunk, Lines]]:
+        for chunk in chunks:
+            yield chunk, lines_of(detector, chunk, options.format, processors())
+
+    with shown(verbose=True), archive_like(detector, options.examples, "examples", options) as archive:
+        if archive.count is not None:
+            logger.info("examples: %d examples from %s", archive.count, archive.where)
+        with _output(options, archive) as output:
+            done = Progress(**output.note)
+            with progress_bar(archive.count, done.listed, "scoring", "examples") as bar:
+                done = write_lines(archive, answer, output, lambda at: bar.at(at.listed))
+        if archive.count is None:
+            logger.info("examples: %d examples from %s", done.examples, archive.where)
+
+
+@contextmanager
+def _output(options: ScoreOptions, archive: Archive) -> Iterator[Output]:
+    """Standard output, or the draft of a file, which says how far it came if it is cut off."""
     if options.out == "-":
-        sys.stdout.write(text.getvalue())
-    else:
-        write_atomically(Path(options.out), text.getvalue().encode(errors="surrogateescape"))  # names as the disk has them
+        yield _StandardOutput()
+        return
+    made_of = {
+        "a detector": read_description(options.detector)["digest"],
+        "a --model": options.model or "",
+        "examples": archive.identity,
+        "a --format": options.format,
+        "a version of wildood": __version__,
+    }
+    with draft_of(Path(options.out), made_of) as draft:
+        before = Progress(**draft.note)
+        if before.broken and not options.skip_broken:
+            raise InputError(f"{draft.part} was begun with --skip-broken, and left out {before.broken}: give it again")
+        if before.listed:
+            logger.info("%s has %d lines already: going on from there", draft.part, before.examples)
+        try:
+            yield draft
+        except BaseException:
+            done = Progress(**draft.note)
+            if done.examples:
+                logger.info("%s keeps %d lines: called again, it goes on from there", draft.part, done.examples)
+            raise

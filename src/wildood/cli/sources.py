@@ -1,5 +1,7 @@
 """Data named on the command line: folders, manifests, arrays and named sets; each says how many examples it gave."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -7,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from wildood.data.archives import Archive, archive_of, open_archive
 from wildood.data.catalog import is_named_set, open_set
 from wildood.data.given import numbered_like
-from wildood.data.images import Images
+from wildood.data.images import Framing, Images
 from wildood.data.opening import open_images
 from wildood.data.published_sets import SETS
 from wildood.data.sources import blocks
@@ -39,6 +42,23 @@ def read_like(detector: Detector, text: str, option: str, options: Any) -> Image
     return _told(_unlabelled(_read(text, option, options, _picture_shape(detector.example.shape) or (None, 3))), option)
 
 
+@contextmanager
+def archive_like(detector: Detector, text: str, option: str, options: Any) -> Iterator[Archive]:
+    """What `read_like` reads, to be gone through once, chunk by chunk: no picture is decoded or kept before its turn."""
+    shape: tuple[Any, Any] = _picture_shape(detector.example.shape) or (None, 3)
+    with ExitStack() as after:
+        try:
+            if is_named_set(text) and not Path(text).exists():
+                images = open_set(text, options.data_root)
+                archive = archive_of(np.asarray(images.examples), images.names, text, f"{text} {images.fingerprint()}")
+            else:
+                framing = Framing(shape[0], channels=shape[1])
+                archive = after.enter_context(open_archive(text, framing, skip_broken=options.skip_broken))
+        except InputError as error:
+            raise _named_otherwise(text, option, error) from error
+        yield archive
+
+
 def read_test(detector: Detector, text: str, option: str, options: Any) -> Images:
     """What `read_like` reads, with labels where there are any; classes with names have the detector's numbers."""
     images = _read(text, option, options, _picture_shape(detector.example.shape) or (None, 3))
@@ -59,10 +79,15 @@ def _read(text: str, option: str, options: Any, shape: tuple[Any, Any]) -> Image
         size, channels = shape
         return open_images(text, size, channels=channels, skip_broken=options.skip_broken, cache=options.data_root)
     except InputError as error:
-        elsewhere = Path(text).exists() or is_named_set(text)
-        near = [] if elsewhere else get_close_matches(text.partition(":")[0].lower(), SETS, n=1)
-        hint = f" (or did you mean the named set {near[0]}? See wildood data list)" if near else ""
-        raise InputError(f"{option}: {error}{hint}") from error
+        raise _named_otherwise(text, option, error) from error
+
+
+def _named_otherwise(text: str, option: str, error: InputError) -> InputError:
+    """The error, with the option it is about, and a named set that was perhaps meant."""
+    elsewhere = Path(text).exists() or is_named_set(text)
+    near = [] if elsewhere else get_close_matches(text.partition(":")[0].lower(), SETS, n=1)
+    hint = f" (or did you mean the named set {near[0]}? See wildood data list)" if near else ""
+    return InputError(f"{option}: {error}{hint}")
 
 
 def _shape(options: Any, like: Images | None) -> tuple[Any, int]:

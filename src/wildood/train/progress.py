@@ -59,8 +59,8 @@ def shown(*, verbose: bool) -> Iterator[None]:
 
 
 @contextmanager
-def progress_bar(total: int, done: int, doing: str = "training", unit: str = "steps") -> Iterator[Bar]:
-    """A bar over the steps of a run, if anybody can see it."""
+def progress_bar(total: int | None, done: int, doing: str = "training", unit: str = "steps") -> Iterator[Bar]:
+    """A bar over the steps of a run, if anybody can see it; without a total, it counts."""
     own = [handler for handler in logger.handlers if isinstance(handler, _Handler)]
     if not own or not logger.isEnabledFor(logging.INFO) or not sys.stderr.isatty():
         yield _NoBar()
