@@ -1,7 +1,13 @@
+import socket
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from wildood.experiments.experiment import Experiment
+from wildood.experiments.ray_cluster import connected
+from wildood.experiments.threads import using_threads
 from wildood.methods.schedule import Schedule
 
 
@@ -41,3 +47,27 @@ def small():
         std=(0.25, 0.25, 0.25),
         pretraining=Schedule(epochs=3, batch=32, lr=0.05),
     )
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A Ray cluster for all tests of a module, with two workers; it leaves nothing behind."""
+    before = traces()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("wildood.experiments.ray_cluster.processors", lambda: 2)
+        with connected("local", 1, 0.0) as ray:
+            host, port = ray.get_runtime_context().gcs_address.split(":")
+            yield ray
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)), 1)
+    assert traces() == before
+
+
+@pytest.fixture
+def one_thread():
+    with using_threads(1):
+        yield
+
+
+def traces():
+    return {*Path(tempfile.gettempdir()).glob("ray-*"), *Path.home().glob(".ray/*")}

@@ -3,8 +3,6 @@
 import os
 import shutil
 import signal
-import socket
-import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -17,43 +15,17 @@ from wildood.errors import InputError
 from wildood.experiments import on_ray
 from wildood.experiments.grids import GRIDS, Grid
 from wildood.experiments.on_ray import run_on_ray
-from wildood.experiments.ray_cluster import connected
 from wildood.experiments.running import run
 from wildood.experiments.store import Failure, Result, RunStore
-from wildood.experiments.threads import using_threads
 
 # A start that Ray gives up leaves unclosed pipes of its own; the next attempt is what counts.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 TIMES = {"images_per_second", "seconds_left"}
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    """One for all tests, with two workers; it leaves nothing behind."""
-    before = traces()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wildood.experiments.ray_cluster.processors", lambda: 2)
-        with connected("local", 1, 0.0) as ray:
-            host, port = ray.get_runtime_context().gcs_address.split(":")
-            yield ray
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((host, int(port)), 1)
-    assert traces() == before
-
-
-@pytest.fixture
-def one_thread():
-    with using_threads(1):
-        yield
-
-
 @pytest.fixture
 def store(tmp_path):
     return RunStore(tmp_path / "runs")
-
-
-def traces():
-    return {*Path(tempfile.gettempdir()).glob("ray-*"), *Path.home().glob(".ray/*")}
 
 
 def found(store, experiment):

@@ -12,6 +12,7 @@ import tyro
 from wildood import __version__
 from wildood.cli.models import read_model
 from wildood.cli.options import named, parse
+from wildood.cli.score_on_ray import Job, answer_on_ray
 from wildood.cli.sources import archive_like
 from wildood.cli.training import DATA_ROOT
 from wildood.data.archives import Archive
@@ -36,6 +37,7 @@ class ScoreOptions:
         format: csv with a header, or jsonl with one object in each line.
         out: a file to write to, or - for standard output; a call that was cut off leaves FILE.part, and goes on from it.
         skip_broken: leave out pictures that cannot be read, instead of stopping.
+        ray: let a Ray cluster score them: its address, or local for one on this machine.
     """
 
     detector: Annotated[Path, tyro.conf.Positional, named("DETECTOR")]
@@ -44,6 +46,7 @@ class ScoreOptions:
     format: Format = "csv"
     out: Annotated[str, named("FILE")] = "-"
     skip_broken: bool = False
+    ray: Annotated[str | None, named("ADDRESS")] = None
     data_root: Annotated[Path | None, named("DIRECTORY", help=DATA_ROOT)] = None
 
 
@@ -70,8 +73,11 @@ def run(words: Sequence[str]) -> None:
     detector = load(options.detector, model=None if options.model is None else read_model(options.model))
 
     def answer(chunks: Iterator[Chunk]) -> Iterator[tuple[Chunk, Lines]]:
-        for chunk in chunks:
-            yield chunk, lines_of(detector, chunk, options.format, processors())
+        if options.ray is not None:
+            yield from answer_on_ray(chunks, options.ray, Job.of(options.detector, options.model, options.format))
+        else:
+            for chunk in chunks:
+                yield chunk, lines_of(detector, chunk, options.format, processors())
 
     with shown(verbose=True), archive_like(detector, options.examples, "examples", options) as archive:
         if archive.count is not None:
