@@ -71,16 +71,16 @@ def train(path: Path) -> None:
     objective = Woods().objective(classifier, start_of(classifier, known, seed=0))
     wild, _ = WildPool(open_images(path)).set_aside(0.1, seed=0)
     training = Training(objective, known, wild, Schedule(steps=10_000), seed=0)
-    resident = training._draw()  # noqa: SLF001 - the two ways to get a batch are what is measured
+    resident = training.batches.draw()
     seconds: dict[str, list[float]] = {"source": [], "resident": []}
-    with Ahead(training._draw, training._draws) as from_source, path.open("rb") as file:  # noqa: SLF001
+    with Ahead(training.batches.draw, training.batches.state_dict) as from_source, path.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # from the disk, not from what was just written
         for block in range(BLOCKS):
             for kind, ahead in (("source", from_source), ("resident", _Resident(resident))):
                 training.ahead = ahead  # type: ignore[assignment]
                 began = time.perf_counter()
                 for _ in range(STEPS):
-                    training._one_step()  # noqa: SLF001
+                    training._one_step()  # noqa: SLF001 - the two ways to get a batch are what is measured
                 if block:  # the first is for warming up
                     seconds[kind].append(time.perf_counter() - began)
     ratio = median(resident / source for source, resident in zip(seconds["source"], seconds["resident"], strict=True))

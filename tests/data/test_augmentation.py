@@ -47,6 +47,17 @@ def test_images_get_different_offsets_and_about_half_are_flipped():
     assert 0.44 < sum(right) / len(right) < 0.56
 
 
+def test_an_image_of_a_share_gets_what_it_gets_in_the_whole_batch():
+    images = torch.randint(0, 256, (10, 6, 8, 1), dtype=torch.uint8, generator=draw(0))
+    whole = flip_and_crop(images, "NHWC", draw(1))
+    for share in (slice(0, None, 3), slice(1, None, 3), slice(2, None, 3)):
+        rng = draw(1)
+        assert torch.equal(flip_and_crop(images[share], "NHWC", rng, of=10, share=share), whole[share])
+        expected = draw(1)
+        flip_and_crop(images, "NHWC", expected)
+        assert torch.equal(rng.get_state(), expected.get_state())
+
+
 def test_the_draws_can_be_resumed():
     images = torch.randint(0, 256, (8, 6, 6, 1), dtype=torch.uint8, generator=draw(0))
     rng = draw(3)

@@ -19,7 +19,7 @@ class WildSampler(Protocol):
     """Draws wild batches, for ever, in an order that can be resumed."""
 
     def draw(self, count: int) -> Tensor:
-        """Exactly `count` raw wild examples."""
+        """Exactly `count` raw wild examples; of `world` samplers, each gives its share of them."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -40,9 +40,9 @@ class Wild(Protocol):
         ...
 
     def sampler(self, seed: int, rank: int = 0, world: int = 1) -> WildSampler:
-        """Batches of this wild data, in an order that the seed decides: of `world` samplers, each draws its own share.
+        """Batches of this wild data, in an order that the seed decides: of `world` samplers, each reads its own share.
 
-        Together they draw what one sampler draws that is asked for `world` times as many.
+        The share is every `world`-th example, from the `rank`-th, of the batch that one sampler would draw.
         """
         ...
 
@@ -193,8 +193,7 @@ class _PoolSampler:
         self._rank, self._world = _shard(rank, world)
 
     def draw(self, count: int) -> Tensor:
-        everyone = self._cycle.take(self._world * count)
-        return self._pool.gather(everyone[self._rank * count : (self._rank + 1) * count])[0]
+        return self._pool.gather(self._cycle.take(count)[self._rank :: self._world])[0]
 
     def state_dict(self) -> dict[str, Any]:
         return self._cycle.state_dict()
@@ -214,12 +213,13 @@ class _MixtureSampler:
         self._rank, self._world = _shard(rank, world)
 
     def draw(self, count: int) -> Tensor:
-        coins = torch.rand(self._world * count, generator=self._coins, dtype=torch.float64) < self._mixture.pi
-        begin, end = self._rank * count, (self._rank + 1) * count
+        ood = int((torch.rand(count, generator=self._coins, dtype=torch.float64) < self._mixture.pi).sum())
+        known = count - ood
+        # The ID examples stand before the OOD ones in the batch, so that each share has its part of both.
+        id_mine = self._id.take(known)[self._rank :: self._world]
+        ood_mine = self._ood.take(ood)[(self._rank - known) % self._world :: self._world]
         parts = []
-        for pool, cycle, chosen in ((self._mixture.id, self._id, ~coins), (self._mixture.ood, self._ood, coins)):
-            everyone = cycle.take(int(chosen.sum()))
-            mine = everyone[int(chosen[:begin].sum()) : int(chosen[:end].sum())]
+        for pool, mine in ((self._mixture.id, id_mine), (self._mixture.ood, ood_mine)):
             if len(mine):
                 parts.append(pool.gather(mine)[0])
         return torch.cat([part.to(parts[0].device) for part in parts])

@@ -9,15 +9,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from wildood.data.augmentation import flip_and_crop
-from wildood.data.sampling import ShuffledCycle, generator, lent_generator
+from wildood.data.sampling import lent_generator
 from wildood.data.sources import Source, is_mapped
 from wildood.data.wild import Wild
 from wildood.errors import TrainingError
 from wildood.evaluate.selection import Mask, Selection
-from wildood.methods.objective import Batch, Objective, Terms
+from wildood.methods.objective import Objective, Terms
 from wildood.methods.schedule import Schedule
 from wildood.train.ahead import Ahead
+from wildood.train.batches import Batches
 from wildood.train.history import Row, row_line
 from wildood.train.interruption import held_back
 from wildood.train.lagrangian import AugmentedLagrangian, MeanConstraints
@@ -76,9 +76,7 @@ class Training:
         self.selection = Selection(as_published=self.keep == "as_published")
         self.lagrangian = AugmentedLagrangian(self.objective.duals, self.objective.classifier.device)
         self.optimiser = optimiser_of(self.objective, self.schedule)
-        self.labelled_order = ShuffledCycle(len(self.labelled), generator(self.seed, "labelled"))
-        self.wild_sampler = self.wild.sampler(self.seed) if self.wild is not None else None
-        self.augmentation = generator(self.seed, "augmentation")
+        self.batches = Batches(self.labelled, self.wild, self.schedule, self.seed, self.objective.classifier)
         self.kept_weights: dict[str, Tensor] = {}
         self.ahead: Ahead | None = None
         self._start_epoch()
@@ -98,7 +96,7 @@ class Training:
         save_next = self.began + self.checkpoint_seconds
         self.first_step = self.step
         pools = (self.labelled, *(() if self.wild is None else self.wild.pools))
-        ahead = Ahead(self._draw, self._draws) if any(map(is_mapped, pools)) else nullcontext()
+        ahead = Ahead(self.batches.draw, self.batches.state_dict) if any(map(is_mapped, pools)) else nullcontext()
         watched = held_back(wanted=self.run is not None)
         with watched as ctrl_c, ahead as self.ahead, progress_bar(self.total, self.step) as bar:
             while self.step < self.total:
@@ -128,7 +126,7 @@ class Training:
         self.objective.train()
         for group in self.optimiser.param_groups:
             group["lr"] = self.schedule.lr_at(self.step, self.per_epoch, self.total)
-        terms: Terms = self.objective(self._draw() if self.ahead is None else self.ahead.take())
+        terms: Terms = self.objective(self.batches.draw() if self.ahead is None else self.ahead.take())
         lagrangian = self.lagrangian(terms)
         if not torch.isfinite(lagrangian):
             raise TrainingError(self._not_finite(f"the loss became {lagrangian.item()}"))
@@ -142,27 +140,6 @@ class Training:
         self.epoch_constraints.add(constraints, 1)
         self.step += 1
         self.epoch_seconds += time.perf_counter() - began
-
-    def _draws(self) -> dict[str, Any]:
-        """Where the draws of batches are."""
-        return {
-            "labelled": self.labelled_order.state_dict(),
-            "wild": None if self.wild_sampler is None else self.wild_sampler.state_dict(),
-            "augmentation": self.augmentation.get_state(),
-        }
-
-    def _draw(self) -> Batch:
-        device = self.objective.classifier.device
-        raw, labels = self.labelled.gather(self.labelled_order.take(self.schedule.batch))
-        assert labels is not None  # noqa: S101 - labelled
-        wild = None if self.wild_sampler is None else self.wild_sampler.draw(self.schedule.batch)
-        if self.schedule.augment:
-            raw, wild = self._augmented(raw), None if wild is None else self._augmented(wild)
-        return Batch(raw.to(device), labels.to(device), None if wild is None else wild.to(device))
-
-    def _augmented(self, images: Tensor) -> Tensor:
-        spec = self.objective.classifier.spec
-        return flip_and_crop(images, "NCHW" if spec is None else spec.layout, self.augmentation)
 
     def _end_epoch(self) -> None:
         """Lines 7 to 13 of Algorithm 1: duals (if they move now), then penalties; then look, note, and keep the best."""
@@ -250,7 +227,7 @@ class Training:
             "objective": self.objective.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "lagrangian": self.lagrangian.state_dict(),
-            "draws": self._draws() if self.ahead is None else self.ahead.state,
+            "draws": self.batches.state_dict() if self.ahead is None else self.ahead.state,
             "epoch": [self.epoch_constraints.count, self.epoch_constraints.sums, self.loss_sum, self.epoch_seconds],
             "history": self.history,
             "kept": self.kept,
@@ -272,10 +249,7 @@ class Training:
         self.objective.load_state_dict(state["objective"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.lagrangian.load_state_dict(state["lagrangian"])
-        self.labelled_order.load_state_dict(state["draws"]["labelled"])
-        if self.wild_sampler is not None:
-            self.wild_sampler.load_state_dict(state["draws"]["wild"])
-        self.augmentation.set_state(state["draws"]["augmentation"])
+        self.batches.load_state_dict(state["draws"])
         self.epoch_constraints.count, sums, self.loss_sum, self.epoch_seconds = state["epoch"]
         self.epoch_constraints.sums = {name: value.to(device) for name, value in sums.items()}
         self.history, self.kept, self.kept_weights = state["history"], state["kept"], state["kept_weights"]

@@ -1,0 +1,75 @@
+"""The batches of a run, one after the other, from where a resumed run goes on."""
+
+from typing import Any
+
+from torch import Tensor
+
+from wildood.data.augmentation import flip_and_crop
+from wildood.data.sampling import ShuffledCycle, generator
+from wildood.data.sources import Source
+from wildood.data.wild import Wild
+from wildood.methods.objective import Batch
+from wildood.methods.schedule import Schedule
+from wildood.models.outputs import Classifier
+
+
+class Batches:
+    """Labelled and wild examples in the order that the seed decides; of several processes, each reads its share of a batch.
+
+    The share is every `world`-th example, from the `rank`-th. All processes draw the numbers of the whole batch: what they
+    read together is what one process reads, so that a run can go on with another number of them.
+
+    >>> import numpy as np, torch
+    >>> from wildood.data.sources import ArraySource
+    >>> source, classifier = ArraySource(np.zeros((9, 2)), np.arange(9)), Classifier(torch.nn.Linear(2, 3))
+    >>> def labels(*place):
+    ...     return Batches(source, None, Schedule(batch=5), 0, classifier, *place).draw().labels.tolist()
+    >>> labels(), labels(0, 2), labels(1, 2)
+    ([2, 1, 5, 4, 7], [2, 5, 7], [1, 4])
+    """
+
+    def __init__(
+        self,
+        labelled: Source,
+        wild: Wild | None,
+        schedule: Schedule,
+        seed: int,
+        classifier: Classifier,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        self._labelled, self._schedule, self._classifier = labelled, schedule, classifier
+        self._share = slice(rank, None, world)
+        self._order = ShuffledCycle(len(labelled), generator(seed, "labelled"))
+        self._wild = wild.sampler(seed, rank, world) if wild is not None else None
+        self._augmentation = generator(seed, "augmentation")
+
+    def draw(self) -> Batch:
+        """The next batch, on the classifier's device."""
+        device = self._classifier.device
+        raw, labels = self._labelled.gather(self._order.take(self._schedule.batch)[self._share])
+        assert labels is not None  # noqa: S101 - labelled
+        wild = None if self._wild is None else self._wild.draw(self._schedule.batch)
+        if self._schedule.augment:
+            raw, wild = self._augmented(raw), None if wild is None else self._augmented(wild)
+        return Batch(raw.to(device), labels.to(device), None if wild is None else wild.to(device))
+
+    def _augmented(self, images: Tensor) -> Tensor:
+        spec = self._classifier.spec
+        layout = "NCHW" if spec is None else spec.layout
+        return flip_and_crop(images, layout, self._augmentation, of=self._schedule.batch, share=self._share)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the batches need to go on where they were: the same on every process."""
+        return {
+            "labelled": self._order.state_dict(),
+            "wild": None if self._wild is None else self._wild.state_dict(),
+            "augmentation": self._augmentation.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        self._order.load_state_dict(state["labelled"])
+        if self._wild is not None:
+            self._wild.load_state_dict(state["wild"])
+        self._augmentation.set_state(state["augmentation"])

@@ -1,0 +1,46 @@
+"""What several processes read together is what one process reads: labelled, wild, and how each image is augmented."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from wildood import InputSpec, Schedule, WildMixture
+from wildood.data.sources import ArraySource
+from wildood.models.outputs import Classifier
+from wildood.train.batches import Batches
+
+RNG = np.random.default_rng(0)
+LABELLED = ArraySource(RNG.integers(0, 256, (37, 6, 6, 1), dtype=np.uint8), np.arange(37))
+WILD = WildMixture(*(RNG.integers(0, 256, (count, 6, 6, 1), dtype=np.uint8) for count in (30, 20)), pi=0.4)
+CLASSIFIER = Classifier(nn.Linear(1, 2), InputSpec(mean=(0.5,), std=(0.5,)))
+
+
+def batches(rank=0, world=1, seed=3):
+    return Batches(LABELLED, WILD, Schedule(batch=11, augment=True), seed, CLASSIFIER, rank, world)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_the_shares_of_a_batch_are_together_the_batch_of_one_process(world):
+    alone, shared = batches(), [batches(rank, world) for rank in range(world)]
+    for _ in range(8):
+        whole = alone.draw()
+        parts = [each.draw() for each in shared]
+        assert sum(len(part.labels) for part in parts) == 11
+        for rank, part in enumerate(parts):
+            for mine, everyones in zip(part, whole, strict=True):
+                assert torch.equal(mine, everyones[rank::world])
+
+
+def test_the_state_of_any_process_goes_on_with_another_number_of_them():
+    second = batches(1, 2)
+    for _ in range(5):
+        second.draw()
+    three, alone = [batches(rank, 3, seed=0) for rank in range(3)], batches(seed=0)
+    for each in (*three, alone):
+        each.load_state_dict(second.state_dict())
+    whole, parts = alone.draw(), [each.draw() for each in three]
+    assert torch.equal(second.draw().wild, whole.wild[1::2])
+    for rank, part in enumerate(parts):
+        assert torch.equal(part.labelled, whole.labelled[rank::3])
+        assert torch.equal(part.wild, whole.wild[rank::3])
