@@ -1,5 +1,10 @@
+import os
+import signal
 import socket
+import subprocess
+import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +34,31 @@ def small_root(tmp_path_factory):
     np.savez(root / "grey.npz", images=images(200, 128))
     np.savez(root / "white.npz", images=images(150, 250))
     return root
+
+
+@pytest.fixture(scope="session")
+def torchrun():
+    """A function that starts a program on several processes that meet on loopback; they do not outlive the test."""
+
+    @contextmanager
+    def start(world, *words, **settings):
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)] if world > 1 else []
+        process = subprocess.Popen(
+            [sys.executable, *launcher, *map(str, words)],
+            env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # A shell starts what runs in its background with SIGINT ignored, and children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads here
+            **settings,
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                process.terminate()  # the launcher ends its processes; SIGKILL would leave them
+
+    return start
 
 
 @pytest.fixture(scope="session")

@@ -38,6 +38,7 @@ from wildood.models.outputs import Classifier
 from wildood.report.given import Given
 from wildood.report.tables import plots_installed
 from wildood.scores.energy import EnergyScore
+from wildood.train.processes import is_first
 from wildood.train.progress import logger, shown
 
 METHODS: dict[str, Any] = dict(SHIPPED)
@@ -110,10 +111,13 @@ def run(words: Sequence[str]) -> None:
     if grid:
         made = fit_many(model, labelled, wild, holdout, methods=grid, keep=options.keep, **settings)
         detector = made.best
-        write_atomically(options.out / "ranking.json", f"{json.dumps(asdict(made.ranking), indent=2)}\n".encode())
-        say(ranking_lines(made.ranking))
     else:
         detector = fit(model, labelled, wild, holdout, method=method, keep=options.keep, **settings)
+    if not is_first():
+        return
+    if grid:
+        write_atomically(options.out / "ranking.json", f"{json.dumps(asdict(made.ranking), indent=2)}\n".encode())
+        say(ranking_lines(made.ranking))
     detector.save(options.out)
     written = as_toml(options, "fit", method, schedule)
     write_atomically(options.out / "settings.toml", written.encode())

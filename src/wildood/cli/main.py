@@ -35,6 +35,7 @@ options:
 """
 
 RESUMED = ("fit", "pretrain", "reproduce")
+SHARED = ("fit", "pretrain")  # by several processes
 OK, MISTAKE, FOUND, FAILED, INTERRUPTED = 0, 2, 3, 4, 130
 
 
@@ -59,6 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] not in COMMANDS:
         near = get_close_matches(words[0], COMMANDS, n=1)
         return _mistake(f"no command {words[0]!r}: " + (f"did you mean {near[0]!r}?" if near else "see wildood --help"))
+    rank, world = _place()
+    if world > 1 and words[0] not in SHARED:
+        return _mistake(f"{words[0]} runs in one process: start it without torchrun, which is for {' and '.join(SHARED)}")
     code: int | None = OK
     try:
         code = import_module(f"wildood.cli.{words[0]}").run(words[1:])
@@ -66,7 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _mistake(str(error))
     except KeyboardInterrupt:
         resumes = "; called again, training goes on from where it was" if words[0] in RESUMED else ""
-        sys.stderr.write(f"wildood: interrupted{resumes}\n")
+        if rank == 0:
+            sys.stderr.write(f"wildood: interrupted{resumes}\n")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has had enough. Without this, Python complains once more when it flushes at exit.
@@ -76,6 +81,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return OK if code is None else code
 
 
+def _place() -> tuple[int, int]:
+    """Which of torchrun's processes this is, and how many there are; without torch, which is slow to import."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return 0, 1
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
 def _mistake(message: str) -> int:
-    sys.stderr.write(f"wildood: {message}\n")
+    rank, world = _place()
+    who = f"wildood (process {rank} of {world})" if world > 1 else "wildood"
+    sys.stderr.write(f"{who}: {message}\n")
     return MISTAKE

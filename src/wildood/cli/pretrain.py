@@ -29,6 +29,7 @@ from wildood.detect.pretraining import pretrain
 from wildood.errors import InputError
 from wildood.methods.schedule import Schedule
 from wildood.train.history import read_rows
+from wildood.train.processes import is_first
 from wildood.train.progress import shown
 
 
@@ -81,6 +82,8 @@ def run(words: Sequence[str]) -> None:
         seed=options.seed,
         verbose=not options.quiet,
     )
+    if not is_first():
+        return
     write_atomically(options.out / "weights.safetensors", dump_tensors(model.state_dict()))
     write_atomically(options.out / "settings.toml", as_toml(options, "pretrain", schedule).encode())
     if aside is not None:

@@ -33,8 +33,10 @@ from wildood.methods.woods import Woods
 from wildood.train.history import Row
 from wildood.train.loop import Keep, OnEpoch, Training
 from wildood.train.monitor import Monitor, start_of
+from wildood.train.processes import place
 from wildood.train.progress import logger, shown
 from wildood.train.run_directory import RunDirectory
+from wildood.train.together import check_together, settle
 
 
 def fit(
@@ -82,6 +84,9 @@ def fit(
         verbose: show progress.
         on_epoch: called with each row of the history.
 
+    Called by every process that torchrun has started, it trains on all of them and gives the same detector to each; save it
+    in the first one only (docs/scale.md).
+
     >>> import numpy as np, wildood
     >>> from wildood.models.small import MLP
     >>> rng = np.random.default_rng(0)
@@ -112,12 +117,14 @@ def fit(
         classifier, classes = copy_classifier(model, data.labelled, input, features, uses_features=method.uses_features)
         check_trainable(classifier)
         check_augmentation(schedule, data.example.shape)
+        settle(classifier)
         for part in (data.selection, data.threshold):
             check_labels(all_labels(part), "holdout", classes)
         start = start_of(classifier, data.labelled, seed)
         if method.uses_wild:
             warn_of_accuracy(start.accuracy, "labelled")
         objective = method.objective(classifier, start)
+        check_together(objective, schedule)
         if keep == "last" and len(objective.score.candidates()) > 1:
             raise InputError(
                 "keep='last' leaves no part of the holdout to choose epsilon by: give epsilon, or keep='best' (--epsilon or "
@@ -134,6 +141,7 @@ def fit(
         common = {"labelled": data.labelled, "wild": data.wild, "seed": seed, "keep": keep, "on_epoch": on_epoch}
         objective, history, kept = _train(method, objective, schedule, start, run, monitor=monitor, **common)
         record |= {"kept_epoch": kept, "versions": versions(), "examples": data.unlabelled}
+        record |= {"processes": place().world} if place().world > 1 else {}
         if keep != "last" and holdout is not None:
             record["chosen_by"] = unlabelled_source(examples_of(holdout), "holdout").fingerprint()
         candidates = objective.score.eval().candidates()

@@ -25,6 +25,7 @@ from wildood.train.loop import OnEpoch, Training
 from wildood.train.monitor import Monitor
 from wildood.train.progress import shown
 from wildood.train.run_directory import RunDirectory
+from wildood.train.together import check_together, settle
 
 
 def pretrain(
@@ -75,7 +76,9 @@ def pretrain(
             if source is not None:
                 check_labels(all_labels(source), name, classes)
         check_augmentation(schedule, Example.of(known).shape)
+        settle(classifier)
         objective = CrossEntropyObjective(classifier)
+        check_together(objective, schedule)
         record = run_record(classifier, schedule, {"labelled": known.fingerprint()}, seed=seed)
         run = None if run_dir is None else RunDirectory(Path(run_dir), record)
         monitor = None if unseen is None else Monitor(unseen, None, alpha=0.05)

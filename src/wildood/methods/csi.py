@@ -116,6 +116,7 @@ class ContrastiveObjective(Objective):
 
     optimiser: ClassVar[Literal["sgd", "lars"]] = "lars"
     classifies: ClassVar[bool] = False
+    per_example: ClassVar[bool] = False
 
     def __init__(self, method: Csi, classifier: Classifier, spec: InputSpec, start: Start) -> None:
         super().__init__(classifier, MaxSoftmax())

@@ -82,10 +82,13 @@ class Objective(nn.Module):
         duals: how its constraints are to be met; without constraints, the default says nothing.
         optimiser: what minimises it.
         classifies: whether the classifier's accuracy says anything of an epoch; not while its logits are not trained.
+        per_example: whether loss and constraints are means over the examples of a batch, each example for itself: only then
+            can several processes share a batch.
     """
 
     optimiser: ClassVar[Literal["sgd", "lars"]] = "sgd"
     classifies: ClassVar[bool] = True
+    per_example: ClassVar[bool] = True
 
     def __init__(self, classifier: Classifier, score: Score, duals: Duals | None = None) -> None:
         super().__init__()

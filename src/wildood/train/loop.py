@@ -23,8 +23,10 @@ from wildood.train.interruption import held_back
 from wildood.train.lagrangian import AugmentedLagrangian, MeanConstraints
 from wildood.train.monitor import Monitor, full_constraints
 from wildood.train.optimiser import optimiser_of
+from wildood.train.processes import connected, is_first, join, total
 from wildood.train.progress import logger, progress_bar
 from wildood.train.run_directory import RunDirectory
+from wildood.train.together import Together, check_together
 
 Keep = Literal["best", "last", "as_published"]
 OnEpoch = Callable[[Row], None]
@@ -35,6 +37,8 @@ OnStep = Callable[[int, Objective], None]
 class Training:
     """A run: what is trained, on what, how; and where it is.
 
+    Of several processes, each makes the same one and has the same state after each step; the first one alone writes.
+
     Attributes:
         objective: the method at work; trained in place.
         labelled: ID examples with classes.
@@ -44,7 +48,7 @@ class Training:
         monitor: data set aside, looked at after each epoch.
         keep: which epoch's weights the objective has at the end.
         run: where checkpoints and history go.
-        on_epoch: called with each row of the history.
+        on_epoch: called with each row of the history, on the first process.
         on_step: called after each step with its number (benchmarks look at the model there).
         checkpoint_seconds: how often to save, at most; rarer where saving is slow.
         stage: its number, if it is one of several; each row of the history says it.
@@ -76,14 +80,20 @@ class Training:
         self.selection = Selection(as_published=self.keep == "as_published")
         self.lagrangian = AugmentedLagrangian(self.objective.duals, self.objective.classifier.device)
         self.optimiser = optimiser_of(self.objective, self.schedule)
-        self.batches = Batches(self.labelled, self.wild, self.schedule, self.seed, self.objective.classifier)
+        check_together(self.objective, self.schedule)
+        self.place = join()
+        self.batches = Batches(self.labelled, self.wild, self.schedule, self.seed, self.objective.classifier, *self.place)
+        self.together: Together | None = None
         self.kept_weights: dict[str, Tensor] = {}
         self.ahead: Ahead | None = None
         self._start_epoch()
 
     def train(self) -> list[Row]:
         """Run to the end of the schedule (from the last checkpoint, if there is one); the history."""
-        with lent_generator(self.seed, "model", self.objective.classifier.device):
+        device = self.objective.classifier.device
+        with connected(saved=self.run is not None), lent_generator(self.seed, "model", device):
+            if self.place.world > 1:
+                self.together = Together(self.objective, self.schedule, self.seed)
             self._resume_or_begin()
             self._train()
         if self.keep != "last" and self.kept_weights:
@@ -100,16 +110,20 @@ class Training:
         watched = held_back(wanted=self.run is not None)
         with watched as ctrl_c, ahead as self.ahead, progress_bar(self.total, self.step) as bar:
             while self.step < self.total:
-                self._one_step()
+                self._one_step(stop=ctrl_c.came)
                 bar.at(self.step)
                 if self.step % self.per_epoch == 0 or self.step == self.total:
                     self._end_epoch()
                 if self.on_step is not None:
                     self.on_step(self.step, self.objective)
-                stop = ctrl_c.came  # read once: what comes while the run is saved stops it after the next step
-                if self.run is not None and (stop or self.step == self.total or time.monotonic() >= save_next):
+                # Read once: what comes while the run is saved stops it after the next step.
+                stop = ctrl_c.came if self.together is None else self.together.stop
+                ended = stop or self.step == self.total
+                if self.run is not None and self.run.writes and (ended or time.monotonic() >= save_next):
                     save_next = self._save(self.run)
                 if stop:
+                    ctrl_c.came = True  # to another process, perhaps
+                    total(torch.zeros(1))  # nobody leaves before the run is saved: the launcher would end the others
                     break
 
     def _save(self, run: RunDirectory) -> float:
@@ -120,13 +134,14 @@ class Training:
         ended = time.monotonic()
         return ended + max(self.checkpoint_seconds, 20 * (ended - began) if self.checkpoint_seconds else 0)
 
-    def _one_step(self) -> None:
+    def _one_step(self, *, stop: bool = False) -> None:
         """Lines 4 and 5 of Algorithm 1: draw a batch, descend the augmented Lagrangian; then the duals, if they move now."""
         began = time.perf_counter()
         self.objective.train()
         for group in self.optimiser.param_groups:
             group["lr"] = self.schedule.lr_at(self.step, self.per_epoch, self.total)
-        terms: Terms = self.objective(self.batches.draw() if self.ahead is None else self.ahead.take())
+        batch = self.batches.draw() if self.ahead is None else self.ahead.take()
+        terms: Terms = self.objective(batch) if self.together is None else self.together(batch, self.step, stop=stop)
         lagrangian = self.lagrangian(terms)
         if not torch.isfinite(lagrangian):
             raise TrainingError(self._not_finite(f"the loss became {lagrangian.item()}"))
@@ -186,7 +201,7 @@ class Training:
             self.run.add(row)
         if len(self.history) > 1:
             logger.info("%s", row_line(row, epochs=-(-self.total // self.per_epoch)))
-        if self.on_epoch is not None:
+        if self.on_epoch is not None and is_first():
             self.on_epoch(dict(row))
 
     def _start_epoch(self) -> None:

@@ -15,9 +15,11 @@ from wildood.errors import InputError
 from wildood.evaluate.selection import Mask
 from wildood.evaluate.thresholds import conformal_threshold
 from wildood.methods.objective import Objective, Start
-from wildood.models.outputs import Classifier, each_output, evaluating, forward_all
+from wildood.models.outputs import Classifier, evaluating, forward_all
+from wildood.train.divided import Divided
 from wildood.train.history import Row
 from wildood.train.lagrangian import MeanConstraints
+from wildood.train.processes import place, total
 
 
 class Seen(NamedTuple):
@@ -47,19 +49,23 @@ class Monitor:
         correct: list[Tensor] = []
         scores: list[Tensor] = []
         constraints = MeanConstraints()
+        holdout = Divided(self.holdout)
         with evaluating(objective):
-            for outputs, labels in forward_all(objective.classifier, self.holdout):
+            for outputs, labels in forward_all(objective.classifier, holdout.part):
                 assert labels is not None  # noqa: S101 - the holdout is labelled
                 correct.append((outputs.logits.argmax(1) == labels).cpu())
                 scores.append(objective.score(outputs).cpu())
                 constraints.add(objective.constraints(outputs, labels), len(labels))
-        right = torch.cat(correct).numpy()
+        right = holdout.whole(correct).bool().numpy()
         row = {"accuracy": float(np.mean(right))}
-        row |= {f"holdout_{name}": float(value) for name, value in constraints.means().items()}
+        row |= {f"holdout_{name}": float(value) for name, value in _means(constraints, objective).items()}
         if self.wild is None:
             return Seen(row, None, right)
-        threshold = conformal_threshold(torch.cat(scores).numpy(), self.alpha)
-        accepted = each_output(objective.classifier, self.wild, objective.score).numpy() <= threshold
+        threshold = conformal_threshold(holdout.whole(scores).numpy(), self.alpha)
+        wild = Divided(self.wild)
+        with evaluating(objective):
+            found = [objective.score(outputs).cpu() for outputs, _ in forward_all(objective.classifier, wild.part)]
+        accepted = wild.whole(found).numpy() <= threshold
         return Seen(row | {"acceptance": float(np.mean(accepted))}, accepted, right)
 
 
@@ -67,10 +73,20 @@ def full_constraints(objective: Objective, labelled: Source) -> dict[str, Tensor
     """The constraints on all labelled data, in evaluation mode: line 7 of Algorithm 1 moves the multipliers by them."""
     mean = MeanConstraints()
     with evaluating(objective):
-        for outputs, labels in forward_all(objective.classifier, labelled):
+        for outputs, labels in forward_all(objective.classifier, Divided(labelled).part):
             assert labels is not None  # noqa: S101 - labelled
             mean.add(objective.constraints(outputs, labels), len(labels))
-    return mean.means()
+    return _means(mean, objective)
+
+
+def _means(mine: MeanConstraints, objective: Objective) -> dict[str, Tensor]:
+    """The means over what all processes have looked at."""
+    if place().world == 1:
+        return mine.means()
+    names = list(objective.duals.multipliers)
+    sums = [float(mine.sums.get(name, 0.0)) for name in names]  # a process may have looked at nothing
+    count, *found = total(torch.tensor([mine.count, *sums], dtype=torch.float64))
+    return {name: (everyones / count).float() for name, everyones in zip(names, found, strict=True)}
 
 
 def start_of(classifier: Classifier, labelled: Source, seed: int) -> Start:

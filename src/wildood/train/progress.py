@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from wildood.train.processes import is_first
+
 logger = logging.getLogger("wildood")
 
 
@@ -40,11 +42,14 @@ class _Handler(logging.Handler):
 def shown(*, verbose: bool) -> Iterator[None]:
     """Make wildood's messages visible (with verbose=False, its warnings only) for the length of a block.
 
-    An application whose logging takes INFO messages keeps it that way: its handlers get them, and no others are added.
+    An application whose logging takes INFO messages keeps it that way: its handlers get them, and no others are added. Of
+    several processes, only the first one speaks.
     """
     before = logger.level, logger.propagate
     handler, level = _Handler(), logging.INFO if verbose else logging.WARNING
-    if not verbose:
+    if not is_first():
+        level = logging.CRITICAL
+    if level > logging.INFO:
         logger.setLevel(level)
     if not (logger.hasHandlers() and logger.isEnabledFor(level)):
         logger.addHandler(handler)

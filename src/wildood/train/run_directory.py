@@ -7,6 +7,7 @@ from typing import Any
 from wildood.data.files import DamagedFileError, digest, dump_state, load_state, write_atomically
 from wildood.errors import CheckpointError
 from wildood.train.history import Row, append_row, rewrite_rows
+from wildood.train.processes import from_first, is_first
 
 FORMAT = 2  # of checkpoints: 2 keeps the place in an order instead of what is left of it
 
@@ -14,7 +15,8 @@ FORMAT = 2  # of checkpoints: 2 keeps the place in an order instead of what is l
 class RunDirectory:
     """`run.json` (what the run is), `checkpoint.safetensors` (where it is), `history.jsonl` (what happened).
 
-    A run of several stages has a directory for each, and only `run.json` itself.
+    A run of several stages has a directory for each, and only `run.json` itself. Of several processes, the first one reads
+    and writes; what the others are asked to write is left out.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -30,6 +32,13 @@ class RunDirectory:
         self.checkpoint_path = path / "checkpoint.safetensors"
         expected = json.loads(json.dumps({"format": FORMAT, **identity}))
         self.identity = digest(json.dumps(expected, sort_keys=True).encode())
+        self.writes = is_first()
+        if self.writes:
+            self._claim(expected)
+
+    def _claim(self, expected: dict[str, Any]) -> None:
+        """Write who the run is, or see that the one that is there is the same."""
+        path = self.path
         for draft in path.glob(".*.part"):  # what a kill left of a write
             draft.unlink()
         record = path / "run.json"
@@ -65,11 +74,12 @@ class RunDirectory:
         return RunDirectory(self.path / f"stage-{number}", {**self.what, "stage": number})
 
     def checkpoint(self) -> dict[str, Any] | None:
-        """The state to go on from, if there is one."""
-        if not self.checkpoint_path.exists():
+        """The state to go on from, if there is one; the same on all processes, which must all ask for it."""
+        content = from_first(self.checkpoint_path.read_bytes() if self.writes and self.checkpoint_path.exists() else None)
+        if content is None:
             return None
         try:
-            saved: dict[str, Any] = load_state(self.checkpoint_path.read_bytes())
+            saved: dict[str, Any] = load_state(content)
         except DamagedFileError as error:
             raise CheckpointError(
                 f"{self.checkpoint_path} is damaged ({error}): remove it to start the run again, or use another run_dir"
@@ -81,15 +91,18 @@ class RunDirectory:
 
     def save(self, state: dict[str, Any]) -> None:
         """Replace the checkpoint."""
-        write_atomically(self.checkpoint_path, dump_state({"run": self.identity, "state": state}))
+        if self.writes:
+            write_atomically(self.checkpoint_path, dump_state({"run": self.identity, "state": state}))
 
     def add(self, row: Row) -> None:
         """Append a row of the history."""
-        append_row(self.history_path, row)
+        if self.writes:
+            append_row(self.history_path, row)
 
     def restart_history(self, rows: list[Row]) -> None:
         """Make the history file agree with the checkpoint."""
-        rewrite_rows(self.history_path, rows)
+        if self.writes:
+            rewrite_rows(self.history_path, rows)
 
 
 def _named(key: str) -> str:

@@ -1,0 +1,111 @@
+"""`torchrun -m wildood fit`: one detector and one line from several processes; one that is killed ends all of them."""
+
+import json
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from wildood.cli.main import main
+from wildood.data.files import load_state
+from wildood.train.history import read_rows
+
+OWN = """
+import functools, os, time
+from pathlib import Path
+import torch
+import wildood.detect.fitting as fitting
+
+Path(f"pid-{os.environ.get('RANK')}").write_text(str(os.getpid()))
+fitting.Training = functools.partial(fitting.Training, checkpoint_seconds=0.0)
+
+class Slow(torch.nn.Module):
+    def forward(self, batch):
+        time.sleep(0.05 if Path("slow").exists() else 0)
+        return batch
+
+def build():
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(3, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(8, 2)
+    return torch.nn.Sequential(Slow(), *layers)
+"""
+FIT = ["-m", "wildood", "fit", "--labelled", "labelled.npz", "--wild", "wild.npz", "--holdout", "holdout.npz"]
+SETTINGS = ["--batch", "32", "--alpha", "0.1", "--steps", "40", "--model", "own:build"]
+TIMES = {"images_per_second", "seconds_left"}
+
+
+@pytest.fixture
+def place(tmp_path):
+    rng = np.random.default_rng(0)
+
+    def known(count):
+        y = rng.integers(0, 2, count)
+        return (rng.normal(size=(count, 3)) + 3 * y[:, None]).astype("float32"), y
+
+    for name, count in (("labelled", 120), ("holdout", 100), ("wild", 60)):
+        x, y = known(count)
+        np.savez(tmp_path / f"{name}.npz", x=x, **({} if name == "wild" else {"y": y}))
+    (tmp_path / "own.py").write_text(OWN)
+    return tmp_path
+
+
+def made(place, out):
+    """The detector's weights, bit by bit, and its history without times."""
+    (weights,) = (place / out).glob("weights-*.safetensors")
+    rows = read_rows(place / out / "run" / "history.jsonl")
+    return weights.read_bytes(), [{name: row[name] for name in row.keys() - TIMES} for row in rows]
+
+
+def wait_for_step(checkpoint, step, process):
+    deadline = time.monotonic() + 180
+    while not (checkpoint.exists() and load_state(checkpoint.read_bytes())["state"]["step"] >= step):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "the run wrote no checkpoint"
+        time.sleep(0.01)
+
+
+def test_a_fit_on_two_processes_ends_with_one_detector_also_when_one_of_them_was_killed(place, torchrun):
+    words = [*FIT, *SETTINGS, "--out"]
+    with torchrun(2, *words, "whole", cwd=place) as process:
+        output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert (
+        output.decode()
+        == "whole: false-alarm rate <= 10 % on ID data like the 50 holdout examples (on average over holdouts)\n"
+    )
+    assert errors.decode().count("epoch 1/14 ") == 1
+    assert errors.decode().count("BatchNorm normalises by each process's share of a batch") == 1
+    assert (place / "whole" / "report.html").exists()
+    assert json.loads((place / "whole" / "detector.json").read_text())["record"]["processes"] == 2
+
+    (place / "slow").touch()
+    with torchrun(2, *words, "killed", cwd=place) as process:
+        wait_for_step(place / "killed" / "run" / "checkpoint.safetensors", 5, process)
+        os.kill(int((place / "pid-1").read_text()), signal.SIGKILL)
+        output, errors = process.communicate()
+    assert process.returncode != 0
+    assert output == b""
+    line = (
+        "wildood (process 0 of 2): another process of this run ended, or the run was told to end: start it again with the "
+        "same command, it goes on from its last checkpoint"
+    )
+    assert errors.decode().splitlines().count(line) == 1
+    assert "wildood/train" not in errors.decode()  # no traceback of ours
+    assert not (place / "killed" / "detector.json").exists()
+
+    (place / "slow").unlink()
+    with torchrun(2, *words, "killed", cwd=place) as process:
+        errors = process.communicate()[1].decode()
+    assert process.returncode == 0, errors
+    assert errors.count("resuming killed/run at step") == 1
+    assert made(place, "killed") == made(place, "whole")
+
+
+def test_a_command_that_several_processes_cannot_share_is_refused(monkeypatch, capsys):
+    for name, value in {"TORCHELASTIC_RUN_ID": "1", "RANK": "1", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["demo"]) == 2
+    said = "wildood (process 1 of 2): demo runs in one process: start it without torchrun, which is for fit and pretrain\n"
+    assert capsys.readouterr().err == said
