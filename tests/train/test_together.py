@@ -1,6 +1,7 @@
 """Several processes at one run, on loopback: what one process gives, to 1e-5, and the same bits on each of them."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -10,9 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
 
 from wildood.data.files import load_state
+from wildood.methods.cross_entropy import CrossEntropyObjective
+from wildood.models.outputs import Classifier
 from wildood.train.history import read_rows
+from wildood.train.together import _join_statistics
 
 FITS = """
 import json, os, sys
@@ -162,6 +167,18 @@ def test_a_loss_that_is_not_finite_in_one_process_ends_all_of_them(found):
         for each in found[world]:
             assert each["nan"].startswith("the loss became nan at step 0")
     assert found[1][0]["nan"] is None
+
+
+class FrozenBatchNorm(nn.BatchNorm1d):
+    def train(self, mode=True):
+        return super().train(False)
+
+
+@pytest.mark.parametrize(("layer", "lines"), [(nn.BatchNorm1d(4), 1), (FrozenBatchNorm(4), 0), (nn.ReLU(), 0)])
+def test_batch_norm_that_sees_a_share_of_a_batch_is_told_of_unless_it_is_frozen(caplog, layer, lines):
+    with caplog.at_level(logging.INFO, logger="wildood"):
+        _join_statistics(CrossEntropyObjective(Classifier(nn.Sequential(nn.Linear(2, 4), layer))))
+    assert len(caplog.records) == lines
 
 
 CUT_OFF = """

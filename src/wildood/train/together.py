@@ -102,15 +102,16 @@ def _join_statistics(objective: Objective) -> None:
     """Let BatchNorm normalise by the whole batch, which torch has for GPUs only; elsewhere, say what it does."""
     if objective.classifier.device.type == "cuda":
         nn.SyncBatchNorm.convert_sync_batchnorm(objective)  # type: ignore[no-untyped-call]
-    elif any(isinstance(part, _BatchNorm) for part in objective.modules()):
+    elif _normalising(objective.train()):
         logger.info("BatchNorm normalises by each process's share of a batch: one process would give another result")
 
 
 def _running_statistics(objective: Objective) -> list[Tensor]:
     """Those of BatchNorm, which each process has moved by its own share; SyncBatchNorm moves all of them alike."""
-    moved = [
-        part
-        for part in objective.modules()
-        if isinstance(part, _BatchNorm) and not isinstance(part, nn.SyncBatchNorm) and part.training
-    ]
+    moved = [part for part in _normalising(objective) if not isinstance(part, nn.SyncBatchNorm)]
     return [kept for part in moved for kept in (part.running_mean, part.running_var) if kept is not None]
+
+
+def _normalising(objective: Objective) -> list[_BatchNorm]:
+    """The layers that normalise by the batch; not those that stay in evaluation mode."""
+    return [part for part in objective.modules() if isinstance(part, _BatchNorm) and part.training]
