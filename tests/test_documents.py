@@ -21,8 +21,9 @@ from wildood.cli.reproduce import ReproduceOptions
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.grids import grid
 from wildood.experiments.own_methods import beside_woods, register
+from wildood.experiments.results import Result
 from wildood.experiments.running import run
-from wildood.experiments.store import Result, RunStore
+from wildood.experiments.store import RunStore
 from wildood.methods.schedule import Schedule
 from wildood.methods.shipped import SHIPPED as METHODS
 from wildood.models.resnet import ResNet20

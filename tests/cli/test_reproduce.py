@@ -48,7 +48,7 @@ def test_what_is_done_is_skipped_and_the_report_comes_next(small, small_root, tm
     monkeypatch.setitem(GRIDS, "small", given)
     words = ["reproduce", "small", "--runs", str(tmp_path), "--data-root", str(small_root), "--workers", "2"]
     assert main([*words, "--only", "seed=1"]) == 0
-    assert len(RunStore(tmp_path).results()) == 1
+    assert len(RunStore(tmp_path).found().results) == 1
     assert f"wildood report {tmp_path}" in capsys.readouterr().out
     assert main(words) == 0
     told = capsys.readouterr()
@@ -127,13 +127,13 @@ def test_a_method_of_ones_own_is_run_wherever_woods_is(small, small_root, tmp_pa
     words = ["reproduce", "small", "--method", "mine:Mine", "--runs", "runs", "--data-root", str(small_root)]
     try:
         assert main([*words, "--workers", "2"]) == 0
-        found = {each.experiment.method: each for each in RunStore(tmp_path / "runs").results()}
+        found = {each.experiment.method: each for each in RunStore(tmp_path / "runs").found().results}
     finally:
         METHODS.pop("mine:Mine", None)
     assert set(found) == {"woods", "mine:Mine"}
     assert found["mine:Mine"].experiment.settings["weight"] == 0.25
     assert [row["step"] for row in found["mine:Mine"].history] == [0, 3]
-    left_out = RunStore(tmp_path / "runs").left_out()  # no code is imported because a file says so
+    left_out = RunStore(tmp_path / "runs").found().left_out  # no code is imported because a file says so
     assert [why for _, why in left_out if "name it with --method mine:Mine" in why]
 
 

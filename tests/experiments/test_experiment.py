@@ -1,4 +1,6 @@
 import dataclasses
+import datetime as dt
+import math
 
 import pytest
 
@@ -128,3 +130,29 @@ def test_one_set_instead_of_a_list_and_no_table_instead_of_one_are_refused():
 def test_names_of_files_in_any_script_survive_toml():
     experiment = Experiment("猫🐈.npz", ("é.npz",), method="energy")
     assert Experiment.from_toml(experiment.to_toml()) == experiment
+
+
+@pytest.mark.parametrize("value", [math.inf, 1e300, 3.0])
+def test_settings_of_any_size_survive_toml(value):
+    settings, schedule = {"beta_max": value, "tau": value}, Schedule(steps=3, lr=value)
+    experiment = Experiment("a.npz", ("b.npz",), "b.npz", 0.1, settings=settings, schedule=schedule)
+    again = Experiment.from_toml(experiment.to_toml())
+    assert (again, again.name) == (experiment, experiment.name)
+
+
+def test_what_is_no_number_survives_toml():
+    experiment = Experiment("a.npz", ("b.npz",), "b.npz", 0.1, settings={"tol": math.nan})
+    assert Experiment.from_toml(experiment.to_toml()).name == experiment.name
+
+
+def test_names_of_model_settings_and_texts_survive_toml_whatever_is_in_them():
+    settings = {"the width": 1, 'a "b"': "\x7f\n\\", "c": [1, [2.5, "x"]]}
+    experiment = Experiment("a.npz", ("b.npz",), method="energy", model_settings=settings)
+    assert Experiment.from_toml(experiment.to_toml()) == experiment
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, [None], [{"a": 1}], dt.date(2026, 1, 1), "\ud800"])
+def test_what_its_file_could_not_hold_is_refused_in_one_line(value):
+    with pytest.raises(InputError, match=r"model_settings width is .*: give a number, text, or a list of such") as refused:
+        Experiment("a.npz", ("b.npz",), method="energy", model_settings={"width": value})
+    assert "\n" not in str(refused.value)

@@ -15,8 +15,9 @@ from wildood.errors import InputError
 from wildood.experiments import on_ray
 from wildood.experiments.grids import GRIDS, Grid
 from wildood.experiments.on_ray import run_on_ray
+from wildood.experiments.results import Failure, Result
 from wildood.experiments.running import run
-from wildood.experiments.store import Failure, Result, RunStore
+from wildood.experiments.store import RunStore
 
 # A start that Ray gives up leaves unclosed pipes of its own; the next attempt is what counts.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -123,7 +124,7 @@ def test_run_that_fails_and_run_whose_workers_die_are_recorded_and_the_rest_goes
     assert ended[fails.name].error.startswith(f"{small_root / 'missing.npz'} is not there")
     assert ended[dies.name].error.startswith("the worker died, and so did those that tried again (WorkerCrashedError)")
     assert store.is_done(small)
-    assert by_name(store.failures()) == {each.name: ended[each.name] for each in (fails, dies)}
+    assert by_name(store.found().failures) == {each.name: ended[each.name] for each in (fails, dies)}
 
     monkeypatch.setattr(on_ray, "work", real)  # called again, what failed is tried again
     again = by_name(run_on_ray(plan, store, small_root, "local", told.append))
@@ -154,7 +155,7 @@ def test_worker_with_another_wildood_or_another_directory_stops_all_in_one_line(
     monkeypatch.setattr(on_ray, "NamedTemporaryFile", lambda **_: ExitStackWithName(store.root / "seen-here-only"))
     with pytest.raises(InputError, match=r"runs is another directory on the Ray node .*: give --runs where all nodes see"):
         run_on_ray([small], store, small_root, "local", print)
-    assert store.found() == {}
+    assert not any(store.found())
 
 
 class ExitStackWithName(ExitStack):
@@ -171,7 +172,7 @@ def test_command_runs_its_plan_on_ray(cluster, tmp_path, small_root, small, monk
     assert "2 runs, 0 done" in printed.out
     assert printed.out.endswith("wildood report runs: tables, figures and a page of them\n")
     assert printed.err == ""
-    assert sorted(each.experiment.seed for each in RunStore(tmp_path / "runs").results()) == [0, 1]
+    assert sorted(each.experiment.seed for each in RunStore(tmp_path / "runs").found().results) == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ import pytest
 from wildood.errors import TrainingError
 from wildood.experiments import runner
 from wildood.experiments.experiment import Experiment
+from wildood.experiments.results import Failure, Result
 from wildood.experiments.runner import run_all, work
 from wildood.experiments.running import run
-from wildood.experiments.store import Failure, Result, RunStore
+from wildood.experiments.store import RunStore
 from wildood.methods.schedule import Schedule
 
 RUN_ALL = """
@@ -57,7 +58,7 @@ def outcome(store):
             found.accuracy,
             [{key: value for key, value in row.items() if key not in timed} for row in found.history],
         )
-        for found in store.results()
+        for found in store.found().results
     }
 
 
@@ -164,6 +165,24 @@ def test_two_runners_on_one_directory_share_the_work(several, small_root, tmp_pa
     assert not list(runs.glob("*/training"))
 
 
+def test_two_runners_on_a_damaged_run_do_it_once_and_keep_what_was_there_once(several, small_root, tmp_path, alone):
+    runs, small = tmp_path / "runs", several[0]
+    store = RunStore(runs)
+    store.place(small).mkdir(parents=True)
+    for name in ("experiment.toml", "result.json"):
+        (store.place(small) / name).write_text("torn")
+    places = [tmp_path / name for name in ("first", "second")]
+    for place in places:
+        place.mkdir()
+    processes = [start(RUN_ALL, runs, small_root, [small], place) for place in places]
+    assert [process.wait(timeout=300) for process in processes] == [0, 0]
+    assert outcome(store) == {small.name: alone[small.name]}
+    assert sorted(file.name for file in store.place(small).glob("*damaged*")) == [
+        "experiment.toml.damaged",
+        "result.json.damaged",
+    ]
+
+
 def test_workers_that_keep_dying_are_told_instead_of_started_for_ever(small, small_root, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "work", len)  # which takes no such arguments
     with pytest.raises(TrainingError, match=r"keep dying \(exit code 1, see above\) with 1 runs left"):
@@ -183,4 +202,4 @@ def test_a_run_of_another_version_is_left_out_of_the_results(small, small_root, 
     other.mkdir()
     (other / "experiment.toml").write_text(small.to_toml())
     (other / "result.json").write_text(json.dumps({}))
-    assert [found.experiment for found in store.results()] == [small]
+    assert [found.experiment for found in store.found().results] == [small]

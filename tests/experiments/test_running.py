@@ -1,4 +1,5 @@
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,11 +13,13 @@ from wildood.experiments.comparison import METHODS, Metrics, detector_of
 from wildood.experiments.digits import SPEC, digits, starting_classifier
 from wildood.experiments.division import divide
 from wildood.experiments.grids import grid, only
+from wildood.experiments.results import Failure, Result
 from wildood.experiments.running import run
 from wildood.experiments.starts import start_name
 from wildood.experiments.starts import starting_classifier as start_of
-from wildood.experiments.store import Failure, Result, RunStore
+from wildood.experiments.store import RunStore
 from wildood.experiments.threads import using_threads
+from wildood.methods.woods import WoodsObjective
 from wildood.scores.shipped import NAMES
 
 
@@ -69,7 +72,7 @@ def test_a_failed_run_is_recorded_with_its_error_and_is_tried_again_when_it_is_f
     assert isinstance(failure, Failure)
     assert "none.npz is not there" in failure.error
     assert "InputError" in failure.traceback
-    assert store.failures() == [failure]
+    assert store.found().failures == (failure,)
     assert run(wrong, store, small_root) is None
     store.forget_failure(wrong)
     assert isinstance(run(wrong, store, small_root), Failure)
@@ -212,8 +215,8 @@ def test_damaged_and_foreign_folders_are_left_out_by_name_and_the_rest_is_read(s
     for name, text in (("aaaaaaaaaaaa", small.to_toml()), ("bbbbbbbbbbbb", "id = ")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "experiment.toml").write_text(text)
-    assert [found.experiment for found in store.results()] == [small]
-    assert {name for name, _ in store.left_out()} == {torn.parent.name, "aaaaaaaaaaaa", "bbbbbbbbbbbb"}
+    assert [found.experiment for found in store.found().results] == [small]
+    assert {name for name, _ in store.found().left_out} == {torn.parent.name, "aaaaaaaaaaaa", "bbbbbbbbbbbb"}
 
 
 def test_a_directory_without_locks_or_writing_is_refused(tmp_path, monkeypatch):
@@ -223,3 +226,21 @@ def test_a_directory_without_locks_or_writing_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("wildood.data.locks._lock", lambda *_, **__: False)
     with pytest.raises(InputError, match="without locks"):
         RunStore(tmp_path).check_locks()
+
+
+def test_an_infinite_setting_ends_with_a_result_that_is_not_made_again(small, small_root, tmp_path):
+    store, endless = RunStore(tmp_path), replace(small, settings={"beta_max": math.inf})
+    assert isinstance(run(endless, store, small_root), Result)
+    assert store.is_done(endless)
+    assert run(endless, store, small_root) is None
+    assert [each.experiment for each in store.found().results] == [endless]
+
+
+def test_what_could_not_be_read_again_is_a_failure_and_not_a_run_without_end(small, small_root, tmp_path, monkeypatch):
+    monkeypatch.setattr(WoodsObjective, "watch", lambda _: {"weights": [1.0, 2.0]})
+    store = RunStore(tmp_path)
+    failure = run(small, store, small_root)
+    said = "what woods found cannot be kept (weights in the history is [1.0, 2.0], which is no number): mend the method"
+    assert failure.error == said
+    assert not (store.place(small) / "result.json").exists()
+    assert run(small, store, small_root) is None

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.store import Failure, OnOod, Result
+from wildood.experiments.results import Failure, OnOod, Result
 from wildood.experiments.table_names import METHOD_TITLES, SET_TITLES, STAND_INS
 from wildood.experiments.tables import AVERAGE, result_tables
 from wildood.methods.schedule import Schedule

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.store import Failure, OnOod, Result, RunStore
+from wildood.experiments.results import Failure, OnOod, Result
+from wildood.experiments.store import RunStore
 from wildood.report.runs import Runs
 from wildood.report.runs_page import runs_page
 

@@ -101,3 +101,25 @@ def test_a_failed_run_has_a_page_with_its_error_and_traceback(runs, parse):
     assert "ValueError: <i>no</i>" in page.one("div", cls="lead").text
     assert page.panel("Traceback").one("code").text == failure.traceback
     assert page.panel("experiment.toml").one("code").text == failure.experiment.to_toml()
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"kept_epoch": "x"},
+        {"kept_epoch": 99},
+        {"kept_epoch": -1},
+        {"versions": 3},
+        {"split": {"svhn": {"labelled": {"count": "many", "hash": "ab"}}}},
+        {"split": 3},
+    ],
+)
+def test_what_is_told_of_the_making_may_be_anything(about, tmp_path, parse, result):
+    store, experiment = RunStore(tmp_path), Experiment("cifar10", ("svhn",), "svhn", 0.1, "woods")
+    store.add(*result(experiment, about=about))
+    runs = Runs.read(store)
+    page = parse(run_page(runs.results[0], {}))
+    assert page.panel("What is accepted")  # which epoch was kept is not known
+    told = page.panel("Versions").text
+    assert str(next(iter(about.values()))) in told
+    assert parse(runs_page(runs, {})).section("How it was made")

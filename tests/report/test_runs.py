@@ -48,7 +48,7 @@ def test_folders_that_cannot_be_read_are_left_out_and_told(tmp_path, parse, resu
     assert page.one("div", cls="lead").text.count(runs.told_left_out()) == 1
     (panel,) = page.section("Folders left out")
     assert [item.text for item in panel.all("li")] == [f"a, b, c, d: {why}"]
-    assert runs.told() == "1 run: 1 is done, none failed; 4 folders left out, which cannot be read."
+    assert runs.told() == "1 run: 1 is done, none failed; 4 folders left out."
 
 
 def test_a_directory_of_unreadable_folders_is_refused_with_the_reason(tmp_path):

@@ -22,8 +22,9 @@ from wildood.experiments.missing import missing_data
 from wildood.experiments.on_ray import run_on_ray
 from wildood.experiments.own_methods import beside_woods, register
 from wildood.experiments.planning import Plan, plan
+from wildood.experiments.results import Failure, Result
 from wildood.experiments.runner import processors, run_all
-from wildood.experiments.store import Failure, Result, RunStore
+from wildood.experiments.store import RunStore
 from wildood.experiments.threads import using_threads
 from wildood.train.progress import logger, progress_bar, shown
 

@@ -1,6 +1,5 @@
 """What the commands that train share: settings as options, a TOML file for them, and the input spec."""
 
-import json
 import re
 import tomllib
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from wildood.cli.sources import colours, side_of
 from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.errors import InputError
+from wildood.experiments.toml_values import toml_value
 from wildood.methods.schedule import Schedule
 from wildood.train.progress import logger
 
@@ -200,12 +200,12 @@ def _as_words(content: dict[str, Any], cls: Any) -> list[str]:
 
 
 def as_toml(options: Any, command: str, *settings: Any) -> str:
-    """The effective settings, to be read and passed back with --config; JSON's scalars and lists are TOML's, too."""
+    """The effective settings, to be read and passed back with --config."""
     effective = asdict(options)
     for setting in settings:
         effective |= {name: value for name, value in asdict(setting).items() if name in effective}
     lines = [
-        f"{name} = {json.dumps(str(value) if isinstance(value, Path) else value)}"
+        f"{name} = {toml_value(str(value) if isinstance(value, Path) else value)}"
         for name, value in effective.items()
         if value is not None and name != "config"
     ]

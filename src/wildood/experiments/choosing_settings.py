@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from wildood.experiments.store import Failure, Result
+from wildood.experiments.results import Failure, Result
 
 ACCURACY_LOSS = 0.01  # what an honest choice may cost on the holdout, at most
 _ROUNDING = 1e-12  # the loss is a difference of two shares

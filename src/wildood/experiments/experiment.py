@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Literal, Self
 
 from wildood.errors import InputError
+from wildood.experiments.toml_values import is_toml_value, toml_key, toml_value
 from wildood.methods.objective import Method
 from wildood.methods.schedule import Schedule
 from wildood.methods.shipped import SHIPPED as METHODS
@@ -20,8 +21,14 @@ FORMAT = 1  # of what a run means: another one gives other names
 PAPER_MEAN, PAPER_STD = (125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255)
 NONE = "none"  # for a setting whose default is something else; TOML has no word for it
 CHOICES = {"protocol": ("honest", "as_published"), "keep": ("best", "last")}
-_TEXT, _NUMBER = (str, "text"), (int | float, "a number")
-KINDS = {**dict.fromkeys(("id", "method", "model", "start", "protocol", "keep"), _TEXT), "pi": _NUMBER} | {
+KINDS = {
+    "id": (str, "text"),
+    "method": (str, "text"),
+    "model": (str, "text"),
+    "start": (str, "text"),
+    "protocol": (str, "text"),
+    "keep": (str, "text"),
+    "pi": (int | float, "a number"),
     "wild": (str | None, "one set, as text"),
     "seed": (int, "a whole number"),
     "model_settings": (Mapping, "a table, [model_settings]"),
@@ -98,6 +105,7 @@ class Experiment:
             object.__setattr__(self, "pretraining", None)
         elif self.pretraining is None:
             object.__setattr__(self, "pretraining", Schedule.pretraining())
+        self._check_values()
 
     def _check(self) -> None:
         self._check_kinds()
@@ -124,6 +132,14 @@ class Experiment:
             value = getattr(self, name)
             if not isinstance(value, list | tuple) or not all(isinstance(each, kind) for each in value):
                 raise InputError(f"an experiment's {name} is {value!r}: give a list of {what}")
+
+    def _check_values(self) -> None:
+        """Refuse what its file could not hold: a run whose file cannot be read could not be told from a damaged one."""
+        for name, value in self.as_dict().items():
+            values = {f"{name} {key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
+            for what, each in values.items():
+                if not is_toml_value(each):
+                    raise InputError(f"an experiment's {what} is {each!r}: give a number, text, or a list of such")
 
     @property
     def trains(self) -> bool:
@@ -169,13 +185,9 @@ class Experiment:
         """As a file that a person can read and change."""
         content = self.as_dict()
         tables = {key: value for key, value in content.items() if isinstance(value, dict)}
-        lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in content.items() if key not in tables]
+        lines = [f"{key} = {toml_value(value)}" for key, value in content.items() if key not in tables]
         for key, table in tables.items():
-            lines += [
-                "",
-                f"[{key}]",
-                *(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in table.items()),
-            ]
+            lines += ["", f"[{key}]", *(f"{toml_key(name)} = {toml_value(value)}" for name, value in table.items())]
         return "\n".join(lines) + "\n"
 
     @classmethod

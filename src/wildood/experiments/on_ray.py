@@ -20,9 +20,10 @@ from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.own_methods import register
 from wildood.experiments.ray_cluster import connected
+from wildood.experiments.results import Failure, Result
 from wildood.experiments.runner import POLL, Told
 from wildood.experiments.running import MOST_DEATHS, code_version, run
-from wildood.experiments.store import Failure, Result, RunStore
+from wildood.experiments.store import RunStore
 from wildood.train.progress import logger
 
 TO_STOP = 30  # seconds that workers have to save their run after Ctrl-C
@@ -70,6 +71,7 @@ def run_on_ray(
     >>> run_on_ray([], RunStore(Path("runs")), None, "local", print)
     []
     """
+    store.mend(experiments)
     waiting = {experiment.name: experiment for experiment in experiments if not store.is_done(experiment)}
     if not waiting:
         return []

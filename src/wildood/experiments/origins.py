@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from wildood.experiments.store import Result
+from wildood.experiments.results import Result
 
 UNKNOWN_ORIGIN = "unknown"
 _NO_VERSIONS = {"threads"}  # recorded among them
@@ -28,7 +28,7 @@ def _recorded(abouts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Counte
     """How many runs have each code, and each version of each package."""
     if any("code" in about for about in abouts):
         yield "code", Counter(str(about.get("code", UNKNOWN_ORIGIN)) for about in abouts)
-    versions = [about.get("versions", {}) for about in abouts]
+    versions = [each if isinstance(each := about.get("versions"), Mapping) else {} for about in abouts]
     for name in dict.fromkeys(name for each in versions for name in each if name not in _NO_VERSIONS):
         yield f"versions of {name}", Counter(str(each.get(name, UNKNOWN_ORIGIN)) for each in versions)
 

@@ -1,8 +1,8 @@
 """What a run found, or why it found nothing: as data, to JSON and back; a file that is no such thing is refused."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -91,17 +91,32 @@ def result_json(result: Result) -> str:
     return json.dumps({**content, "tests": tests}, indent=1) + "\n"
 
 
-def read_result(experiment: Experiment, path: Path) -> Result:
-    """The result in a file; one that holds none is refused, and a file that is not there is a FileNotFoundError."""
+def result_of(experiment: Experiment, text: str) -> Result:
+    """The result that JSON tells; what is no result of the experiment is refused, with what is wrong with it.
+
+    Another version of wildood may have written it: names that are not known are left out, and optional ones may be missing.
+
+    >>> result_of(Experiment("digits", ("digits",), method="energy"), '{"tests": {}}')
+    Traceback (most recent call last):
+    wildood.errors.InputError: 'accuracy' is missing
+    """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        tests = {name: OnOod(**found) for name, found in content.pop("tests").items()}
-        result = Result(experiment=experiment, tests=tests, **content)
+        content = json.loads(text)
+        tests = {name: OnOod(**_known(OnOod, found)) for name, found in content["tests"].items()}
+        result = Result(experiment, **_known(Result, content) | {"tests": tests})
         _check(result)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         said = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())
-        raise InputError(f"{path.name} cannot be read ({said}): {AGAIN}") from error
+        raise InputError(said) from error
     return result
+
+
+def read_result(experiment: Experiment, path: Path) -> Result:
+    """The result in a file; one that holds none is refused, and a file that is not there is a FileNotFoundError."""
+    try:
+        return result_of(experiment, path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path.name} cannot be read ({error}): {AGAIN}") from error
 
 
 def read_failure(experiment: Experiment, path: Path) -> Failure:
@@ -109,12 +124,27 @@ def read_failure(experiment: Experiment, path: Path) -> Failure:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return Failure(experiment, str(content["error"]), str(content["traceback"]), content.get("about"))
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return Failure(experiment, f"why is not known: its {path.name} cannot be read", "")
 
 
+def _known(cls: type, content: Any) -> dict[str, Any]:
+    """Those of the values that a result, or a part of one, has a name for."""
+    if not isinstance(content, Mapping):
+        raise TypeError(f"{content!r} is in the place of an object")
+    own = [each for each in fields(cls) if each.name != "experiment"]
+    for each in own:
+        if each.default is MISSING and each.name not in content:
+            raise KeyError(each.name)
+    return {each.name: content[each.name] for each in own if each.name in content}
+
+
 def _check(result: Result) -> None:
-    """Refuse what has the right names and holds something else than numbers."""
+    """Refuse what has the right names and holds something else than the numbers of this experiment."""
+    if set(result.tests) != set(result.experiment.test):
+        raise ValueError(f"it has tests on {_listed(result.tests)}, its experiment on {_listed(result.experiment.test)}")
     for ood, found in result.tests.items():
         for name, value in vars(found).items():
             _refuse_unless_number(value, f"{name} on {ood}")
@@ -122,7 +152,11 @@ def _check(result: Result) -> None:
         _refuse_unless_number(getattr(result, name), name)
     if result.acceptance is not None:
         _refuse_unless_number(result.acceptance, "acceptance")
+    if not isinstance(result.history, list):
+        raise TypeError(f"history is {result.history!r}, which is no list")
     for row in result.history:
+        if not isinstance(row, Mapping):
+            raise TypeError(f"the history holds {row!r}, which is no object")
         for name, value in row.items():
             _refuse_unless_number(value, f"{name} in the history")
     for name in ("chosen", "about"):
@@ -133,3 +167,7 @@ def _check(result: Result) -> None:
 def _refuse_unless_number(value: object, name: str) -> None:
     if not isinstance(value, int | float):
         raise TypeError(f"{name} is {value!r}, which is no number")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "nothing"

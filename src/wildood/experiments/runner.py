@@ -13,8 +13,9 @@ import torch
 from wildood.errors import TrainingError
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.own_methods import register
+from wildood.experiments.results import Failure, Result
 from wildood.experiments.running import MOST_DEATHS, run
-from wildood.experiments.store import Failure, Result, RunStore
+from wildood.experiments.store import RunStore
 from wildood.train.history import Row
 
 Told = Callable[[Result | Failure], None]
@@ -36,8 +37,11 @@ def run_all(
     Other callers may work in the same directory: a run is done by one of them. A worker that is killed loses nothing but
     the steps since its last checkpoint, and another one takes its place. If the caller is killed, its workers stop.
     """
-    store.check_locks()
+    store.mend(experiments)
     waiting = {experiment.name: experiment for experiment in experiments if not store.is_done(experiment)}
+    if not waiting:
+        return []
+    store.check_locks()
     for experiment in waiting.values():
         store.forget_failure(experiment)
     todo = list(waiting.values())

@@ -19,13 +19,14 @@ from wildood.detect.detector import Detector, examples_of
 from wildood.detect.fitting import fit
 from wildood.detect.network import versions
 from wildood.detect.scoring import posthoc
-from wildood.errors import CheckpointError, WildoodError
+from wildood.errors import CheckpointError, InputError, WildoodError
 from wildood.evaluate.metrics import accuracy, all_metrics, fpr_standard_error
 from wildood.experiments.division import Division, divide
 from wildood.experiments.experiment import Experiment
+from wildood.experiments.results import Failure, OnOod, Result, result_json, result_of
 from wildood.experiments.shared_pass import in_features
 from wildood.experiments.starts import start_is_busy, starting_classifier, untrained_model
-from wildood.experiments.store import KNOWN, Failure, OnOod, Result, RunStore, Scores
+from wildood.experiments.store import KNOWN, RunStore, Scores
 from wildood.methods.objective import Method
 from wildood.scores.score import Score
 from wildood.train.loop import OnEpoch
@@ -56,10 +57,19 @@ def run(
                     logger.warning("%s starts again from its beginning: %s", experiment.name, error)
                     store.clear_training(experiment)
                     result, scores = _perform(experiment, store, root, on_epoch)
+                _check_readable(result)
             except Exception as error:  # noqa: BLE001 - whatever it is, the other runs go on, and it is told
                 return _failed(experiment, store, _in_one_line(error), traceback.format_exc())
             store.add(result, scores)
             return result
+
+
+def _check_readable(result: Result) -> None:
+    """Refuse what could be written and not be read: the run would count as not done, and be done again without end."""
+    try:
+        result_of(result.experiment, result_json(result))
+    except (InputError, TypeError) as error:
+        raise InputError(f"what {result.experiment.method} found cannot be kept ({error}): mend the method") from error
 
 
 def _failed(experiment: Experiment, store: RunStore, error: str, trace: str) -> Failure:

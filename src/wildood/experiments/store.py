@@ -2,12 +2,15 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +19,33 @@ from wildood.data.files import write_array_file, write_atomically
 from wildood.data.locks import locked
 from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.results import AGAIN, Failure, OnOod, Result, read_failure, read_result, result_json
+from wildood.experiments.results import AGAIN, Failure, Result, read_failure, read_result, result_json
+from wildood.methods.shipped import SHIPPED as METHODS
+from wildood.scores.shipped import NAMES as SCORE_NAMES
 from wildood.train.progress import logger
-
-__all__ = ["Failure", "OnOod", "Result", "RunStore", "Scores"]
 
 Scores = Mapping[str, npt.NDArray[np.float32]]
 TOML, RESULT, FAILURE, SCORES, LOCK = "experiment.toml", "result.json", "failure.json", "scores.npz", "lock"
 ATTEMPTS = "attempts"  # how often a run was begun and not ended
 KNOWN = "id"  # the ID test set among a run's scores
 DAMAGED = ".damaged"  # behind the name of a file that could not be read, and is kept
+OTHER = "is that of another run, or of another version of wildood: remove the folder"
+
+
+class Found(NamedTuple):
+    """What a directory of runs holds at one moment.
+
+    Attributes:
+        results: of the runs that are done.
+        failures: of those that failed and have no result.
+        unfinished: those that are under way, or were cut off.
+        left_out: the folders that cannot be read as runs, and why.
+    """
+
+    results: tuple[Result, ...]
+    failures: tuple[Failure, ...]
+    unfinished: tuple[Experiment, ...]
+    left_out: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -33,11 +53,14 @@ class RunStore:
     """The runs below a directory.
 
     >>> import tempfile
+    >>> from wildood.experiments.results import OnOod
+    >>> energy = Experiment("digits", ("digits",), method="energy")
+    >>> result = Result(energy, {"digits": OnOod(0.2, 0.01, 0.9, 0.9, 0.9, 0.1, 100)}, 0.9, 0.05, 100)
     >>> with tempfile.TemporaryDirectory() as place:
-    ...     store, energy = RunStore(Path(place)), Experiment("digits", ("digits",), method="energy")
-    ...     store.add(Result(energy, {}, 0.9, 0.05, 100), {"id": np.zeros(3, "float32")})
-    ...     store.result(energy).accuracy, [len(store.results()), len(store.failures())], store.scores(energy)["id"].shape
-    (0.9, [1, 0], (3,))
+    ...     store = RunStore(Path(place))
+    ...     store.add(result, {"id": np.zeros(3, "float32")})
+    ...     store.result(energy).accuracy, [len(each) for each in store.found()], store.scores(energy)["id"].shape
+    (0.9, [1, 0, 0, 0], (3,))
     """
 
     root: Path
@@ -107,13 +130,23 @@ class RunStore:
         shutil.rmtree(self.training(experiment), ignore_errors=True)
 
     def is_done(self, experiment: Experiment) -> bool:
-        """Whether a run has a result, and both its files can be read: one that is damaged is to be run again."""
+        """Whether a run has a result that can be read: one that is damaged is to be run again."""
         try:
             self.result(experiment)
-            self._check_toml(experiment)
         except (FileNotFoundError, InputError):
             return False
+        except OSError as error:  # which no run would mend
+            raise InputError(f"{self.place(experiment) / RESULT} {_why(error)}") from error
         return True
+
+    def mend(self, experiments: Sequence[Experiment]) -> None:
+        """Write the file of each experiment that is done and whose file is damaged or gone: the result stays."""
+        damaged = [each for each in experiments if self.is_done(each) and not self._has_toml(each)]
+        if damaged:
+            self.check_locks()
+        for each in damaged:
+            with self.claimed(each):  # whoever takes a run mends it
+                pass
 
     def failure(self, experiment: Experiment) -> Failure | None:
         """Why a run has no result, or None if it has not failed."""
@@ -133,28 +166,20 @@ class RunStore:
         with (self.place(experiment) / SCORES).open("rb") as file, np.load(file) as arrays:
             return dict(arrays)
 
-    def found(self) -> dict[str, Result | Failure | Experiment | str]:
-        """For each folder what it holds: a result, a failure, a run that has not ended, or why it cannot be read."""
+    def found(self) -> Found:
+        """What the folders hold; one that is no run is left out by its name."""
         folders = {file.parent for name in (TOML, RESULT, FAILURE) for file in self.root.glob(f"*/{name}")}
-        return {folder.name: self._held(folder) for folder in sorted(folders)}
-
-    def left_out(self) -> list[tuple[str, str]]:
-        """The folders that cannot be read as runs, and why."""
-        return [(name, each) for name, each in self.found().items() if isinstance(each, str)]
-
-    def results(self) -> list[Result]:
-        """Every result of the directory."""
-        return [each for each in self.found().values() if isinstance(each, Result)]
-
-    def failures(self) -> list[Failure]:
-        """Every run of the directory that failed and has no result."""
-        return [each for each in self.found().values() if isinstance(each, Failure)]
+        held = {folder.name: self._held(folder) for folder in sorted(folders)}
+        return Found(
+            tuple(each for each in held.values() if isinstance(each, Result)),
+            tuple(each for each in held.values() if isinstance(each, Failure)),
+            tuple(each for each in held.values() if isinstance(each, Experiment)),
+            tuple((name, each) for name, each in held.items() if isinstance(each, str)),
+        )
 
     def _held(self, folder: Path) -> Result | Failure | Experiment | str:
         try:
             experiment = _read_toml(folder / TOML)
-            if experiment.name != folder.name:
-                return f"another version of wildood made it, and what decides its outcome has changed since: {AGAIN}"
             try:
                 return self.result(experiment)
             except FileNotFoundError:
@@ -162,20 +187,23 @@ class RunStore:
         except InputError as error:
             return str(error)
         except OSError as error:
-            return f"{Path(error.filename or folder).name} cannot be read ({error.strerror}): make it readable"
+            return f"{Path(error.filename or folder).name} {_why(error)}"
 
-    def _check_toml(self, experiment: Experiment) -> None:
-        if _read_toml(self.place(experiment) / TOML).name != experiment.name:
-            raise InputError(f"{TOML} is that of another run: {AGAIN}")
+    def _has_toml(self, experiment: Experiment) -> bool:
+        try:
+            _read_toml(self.place(experiment) / TOML)
+        except InputError:
+            return False
+        return True
 
     def _mend(self, experiment: Experiment) -> None:
         """Keep what cannot be read under another name, and write what the run is; for the one who has claimed it."""
         place = self.place(experiment)
-        checks: tuple[tuple[str, Callable[[Experiment], object]], ...] = ((RESULT, self.result), (TOML, self._check_toml))
-        for name, check in checks:
+        readers: dict[str, Callable[[Path], object]] = {RESULT: partial(read_result, experiment), TOML: _read_toml}
+        for name, read in readers.items():
             if (place / name).exists():
                 try:
-                    check(experiment)
+                    read(place / name)
                 except InputError:
                     kept = _free(place / f"{name}{DAMAGED}")
                     (place / name).replace(kept)
@@ -185,15 +213,35 @@ class RunStore:
 
 
 def _read_toml(path: Path) -> Experiment:
+    """The experiment of a run; that of another run, whose name its folder does not have, is refused."""
     try:
-        return Experiment.from_toml(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        experiment = Experiment.from_toml(text)
     except FileNotFoundError:
         raise InputError(f"{path.name} is not there: {AGAIN}") from None
+    except OSError as error:
+        raise InputError(f"{path.name} {_why(error)}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path.name} cannot be read ({error}): {AGAIN}") from error
     except InputError as error:
-        is_own = "--method" in str(error)  # a method of the user's own that is not named: nothing is damaged
-        raise InputError(f"{path.name}: {error}" + ("" if is_own else f"; {AGAIN}")) from error
+        raise InputError(f"{path.name}: {error}{_advice(text)}") from error
+    if experiment.name != path.parent.name:
+        raise InputError(f"{path.name} {OTHER}")
+    return experiment
+
+
+def _advice(text: str) -> str:
+    """What to do about a text that is no experiment: nothing where it only names a method of the user's own."""
+    try:
+        method = tomllib.loads(text).get("method")
+    except tomllib.TOMLDecodeError:
+        return f"; {AGAIN}"
+    is_own = isinstance(method, str) and ":" in method and method not in {**METHODS, **SCORE_NAMES}
+    return "" if is_own else f"; {AGAIN} if another version of wildood made it"
+
+
+def _why(error: OSError) -> str:
+    return f"cannot be read ({error.strerror}): make it readable, or remove the folder"
 
 
 def _free(path: Path) -> Path:

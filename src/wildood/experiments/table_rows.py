@@ -7,7 +7,7 @@ from typing import Literal
 
 from wildood.evaluate.metrics import mean_and_error
 from wildood.experiments.choosing_settings import chosen_runs
-from wildood.experiments.store import Failure, OnOod, Result
+from wildood.experiments.results import Failure, OnOod, Result
 from wildood.experiments.table_names import AVERAGE, method_title
 
 Metric = Literal["fpr95", "accepted", "auroc", "accuracy"]

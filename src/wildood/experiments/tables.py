@@ -8,7 +8,7 @@ from typing import Any
 from wildood.experiments.choosing_settings import can_choose, difference, settings_key
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.origins import origins
-from wildood.experiments.store import Failure, Result
+from wildood.experiments.results import Failure, Result
 from wildood.experiments.table_names import AVERAGE, method_order, set_order
 from wildood.experiments.table_rows import Cell, Metric, TableRow, row_of, with_best
 
@@ -72,7 +72,7 @@ class ResultsTable:
 def result_tables(results: Sequence[Result], failures: Sequence[Failure] = ()) -> list[ResultsTable]:
     """The tables that some runs make; for each ID set, those come first that were tested on what was in the wild.
 
-    >>> from wildood.experiments.store import OnOod
+    >>> from wildood.experiments.results import OnOod
     >>> energy, found = Experiment("digits", ("digits",), method="energy"), OnOod(0.2, 0.01, 0.9, 0.9, 0.9, 0.1, 100)
     >>> [table] = result_tables([Result(energy, {"digits": found}, 0.98, 0.05, 100)])
     >>> table.rows[0].block, table.rows[0].title, table.rows[0].cells["digits"]["fpr95"]

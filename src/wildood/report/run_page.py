@@ -5,7 +5,8 @@ from html import escape
 from typing import Any
 
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.store import KNOWN, Failure, Result, Scores
+from wildood.experiments.results import Failure, Result
+from wildood.experiments.store import KNOWN, Scores
 from wildood.experiments.table_names import id_title, method_title, set_title
 from wildood.report.multiples import SAYS, multiples, score_figure
 from wildood.report.page import Panel, Section, code, definitions, note, table
@@ -139,10 +140,12 @@ def _training(result: Result) -> list[Panel]:
     recipe = experiment.recipe()
     assert not isinstance(recipe, Score)  # noqa: S101 - what has a history has been trained
     keep = "as_published" if experiment.protocol == "as_published" and recipe.uses_wild else experiment.keep
+    epochs = range(len(result.history))
+    kept = epochs[-1] if keep == "last" else about.get("kept_epoch")
     record = {
         "method": {"name": type(recipe).__name__, **experiment.settings},
         "keep": keep,
-        "kept_epoch": len(result.history) - 1 if keep == "last" else about.get("kept_epoch"),
+        "kept_epoch": kept if isinstance(kept, int) and kept in epochs else None,
     }
     return training_panels(result.history, record)
 
@@ -167,7 +170,7 @@ def _split(split: Any) -> str:
             + ", ".join(f"{name.replace('_', ' ')} {part['count']:,} ({part['hash']})" for name, part in parts.items())
             for ood, parts in split.items()
         )
-    except (AttributeError, KeyError, TypeError):  # of another version
+    except (AttributeError, KeyError, TypeError, ValueError):  # of another version
         return str(split)
 
 

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Self
 
 from wildood.errors import InputError
-from wildood.experiments.experiment import Experiment
-from wildood.experiments.store import SCORES, Failure, Result, RunStore, Scores
+from wildood.experiments.results import Failure, Result
+from wildood.experiments.store import SCORES, RunStore, Scores
 from wildood.experiments.tables import ResultsTable, result_tables
 
 TITLE = "What was run, and what it found"  # of the page
@@ -25,7 +25,7 @@ class Runs:
         results: of those that are done.
         failures: of those that failed.
         unfinished: how many are under way, or were cut off.
-        left_out: the folders that cannot be read as runs, and why.
+        left_out: the folders that could not be read as runs, and why.
     """
 
     store: RunStore
@@ -40,16 +40,13 @@ class Runs:
         if not store.root.is_dir():
             raise InputError(f"{store.root} is no directory: give the one that wildood reproduce wrote its runs to")
         held = store.found()
-        results = tuple(each for each in held.values() if isinstance(each, Result))
-        failures = tuple(each for each in held.values() if isinstance(each, Failure))
-        unfinished = sum(isinstance(each, Experiment) for each in held.values())
-        left_out = tuple((name, each) for name, each in held.items() if isinstance(each, str))
-        found = cls(store, results, failures, unfinished, left_out)
-        if not (results or failures or unfinished):
-            if left_out:
+        unfinished = len(held.unfinished)
+        found = cls(store, held.results, held.failures, unfinished, held.left_out)
+        if not (held.results or held.failures or unfinished):
+            if held.left_out:
                 raise InputError(f"{store.root} holds no runs that can be read: {found.told_left_out()}")
             raise InputError(f"{store.root} holds no runs: give the directory that wildood reproduce wrote them to")
-        if not (results or failures):
+        if not (held.results or held.failures):
             count = "one run that has" if unfinished == 1 else f"{unfinished} runs that have"
             raise InputError(f"{store.root} holds {count} not ended yet: call report again when one has")
         return found
@@ -80,7 +77,7 @@ class Runs:
         >>> Runs(RunStore(Path("runs")), (), (), 2).told()
         '2 runs: none is done, none failed, 2 have not ended.'
         >>> Runs(RunStore(Path("runs")), (), (), 2, (("a1", "it is not TOML"),)).told()
-        '2 runs: none is done, none failed, 2 have not ended; 1 folder left out, which cannot be read.'
+        '2 runs: none is done, none failed, 2 have not ended; 1 folder left out.'
         """
         total = len(self.results) + len(self.failures) + self.unfinished
         runs = "1 run" if total == 1 else f"{total:,} runs"
@@ -89,7 +86,7 @@ class Runs:
         if self.unfinished:
             parts.append(f"{self.unfinished:,} {'has' if self.unfinished == 1 else 'have'} not ended")
         folders = _folders(len(self.left_out))  # any of them may have failed, too
-        left_out = f"; {folders} left out, which cannot be read" if self.left_out else ""
+        left_out = f"; {folders} left out" if self.left_out else ""
         return f"{runs}: {', '.join(parts)}{left_out}."
 
     def left_out_by_reason(self) -> dict[str, list[str]]:

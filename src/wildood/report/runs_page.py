@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from wildood.experiments.store import Failure, Result
+from wildood.experiments.results import Failure, Result
 from wildood.experiments.table_names import id_title, method_title, set_title
 from wildood.report.beside_panel import beside_panel
 from wildood.report.page import Panel, Section, definitions, note
@@ -58,7 +58,7 @@ def _left_out(runs: Runs) -> Panel:
     reasons = runs.left_out_by_reason().items()
     items = "".join(f"<li>{escape(', '.join(names))}: {escape(why)}</li>" for why, names in reasons)
     count = "One folder" if len(runs.left_out) == 1 else f"{len(runs.left_out):,} folders"
-    return Panel(f"{count} left out", "They cannot be read as runs, and are in no table.", f"<ul>{items}</ul>")
+    return Panel(f"{count} left out", "They are in no table.", f"<ul>{items}</ul>")
 
 
 def _list(results: Sequence[Result]) -> Panel:
