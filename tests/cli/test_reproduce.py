@@ -93,7 +93,7 @@ def _without_looking(experiments, *_):
         (["bare.toml"], "mean has 3 numbers, which do not fit the images of digits"),
         (["digits", "--method", "mine"], "give module:Class"),
         (["digits", "--method", "nowhere:Mine"], "No module named 'nowhere'"),
-        (["digits", "--method", "os:path"], "it is a module, no class"),
+        (["digits", "--method", "os:path"], "it is of type module, no class"),
         (["cpu", "--data-root", "nowhere", "--dry-run"], "is not there: give the directory"),
     ],
 )

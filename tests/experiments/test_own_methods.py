@@ -5,13 +5,14 @@ from itertools import count
 import pytest
 
 from wildood.errors import InputError
+from wildood.experiments.experiment import Experiment
 from wildood.experiments.own_methods import register
 from wildood.methods.shipped import SHIPPED as METHODS
 from wildood.scores.shipped import NAMES as SCORES
 
 NUMBERS = count()  # a module of another name for each text: Python imports one name once
 METHOD = """
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from wildood import OutlierExposure, Schedule
 @dataclass(frozen=True)
 class Mine:
@@ -56,6 +57,20 @@ def test_a_method_and_a_score_that_keep_the_contract_can_be_named(named):
     assert SCORES[score]().settings == {"k": 3}
 
 
+def test_settings_may_be_numbers_texts_truth_values_none_and_lists(named):
+    kinds = "0.05\n    a: int | None = None\n    b: str = 'x'\n    c: bool = True\n    d: tuple = (1, 'y', float('inf'))"
+    name = named(METHOD.replace("0.05", kinds))
+    register([name])
+    experiment = Experiment("a.npz", ("b.npz",), "b.npz", 0.1, name)
+    assert Experiment.from_toml(experiment.to_toml()).name == experiment.name
+
+
+def test_every_score_and_method_of_wildood_keeps_the_contract():
+    for name, cls in {**METHODS, **SCORES}.items():
+        register([f"{cls.__module__}:{cls.__name__}"])
+        assert (METHODS if name in METHODS else SCORES).pop(f"{cls.__module__}:{cls.__name__}") is cls
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -63,18 +78,36 @@ def test_a_method_and_a_score_that_keep_the_contract_can_be_named(named):
             METHOD.replace("alpha: float = 0.05", "alpha: float"),
             "cannot be made with no arguments .*give every setting a def",
         ),
-        (METHOD.replace("alpha: float = 0.05", "beta: float = 1.0"), "Mine lacks alpha: a method needs them"),
+        (METHOD.replace("alpha: float = 0.05", "beta: float = 1.0"), "Mine lacks alpha, which a method needs"),
         (METHOD.replace("uses_wild, uses_features", "wild, features"), "Mine lacks uses_wild, uses_features"),
         (METHOD.replace("def objective", "def goal"), "Mine lacks objective"),
         (METHOD.replace("def schedule", "schedule = 3\n    def steps"), r"Mine lacks schedule\(\)"),
         (METHOD.replace("return Schedule(steps=3)", "return 3"), r"schedule\(\) of Mine gives no wildood.Schedule"),
-        (METHOD.replace("@dataclass(frozen=True)\n", ""), r"Mine is no dataclass: write @dataclass\(frozen=True\) above it"),
-        (METHOD.replace("float = 0.05", "object = object()"), "Mine has a setting that is not plain data"),
-        (SCORE.replace("def forward", "def backward"), "Mine lacks forward: a score needs it"),
+        (
+            METHOD.replace("@dataclass(frozen=True)\n", ""),
+            r"Mine is no frozen dataclass: write @dataclass\(frozen=True\) above it",
+        ),
+        (METHOD.replace("float = 0.05", "object = object()"), "Mine has the setting alpha = .*, which is not plain data"),
+        (
+            METHOD.replace("0.05", "0.05\n    more: object = field(default_factory=dict)"),
+            "more = {}, which is not plain data",
+        ),
+        (METHOD.replace("0.05", "0.05\n    more: object = field(default_factory=lambda: [None])"), r"more = \[None\]"),
+        (METHOD.replace("frozen=True", "frozen=False"), r"no frozen dataclass: write @dataclass\(frozen=True\)"),
+        ("from wildood import Woods\nclass Mine(Woods):\n    weight: float = 0.3", r"no frozen dataclass: write"),
+        (
+            METHOD.replace("def schedule", "def steps").replace("alpha:", "schedule: object\n    alpha:"),
+            r"Mine lacks schedule\(\), which a method needs",
+        ),
+        (
+            SCORE.replace("super().__init__(k=k)", "super().__init__()"),
+            "Mine keeps k to itself, .*: hand all settings to super",
+        ),
+        (SCORE.replace("def forward", "def backward"), "Mine lacks forward, which a score needs"),
         (SCORE.replace("k=3", "k"), "cannot be made with no arguments .missing 1 required .*'k'"),
-        (SCORE.replace("k=k", "wind=k"), "cannot be made with its settings .* hand all of them to super"),
+        (SCORE.replace("k=k", "k=k, wind=k"), "cannot be made with its settings .* hand all of them to super"),
         ("class Mine: pass", "Mine is neither a Score nor a method such as Woods"),
-        ("Mine = 3", "it is a int, no class"),
+        ("Mine = 3", "it is of type int, no class"),
         ("class Mine(", "was never closed"),
         ("class Other: pass", "has no attribute 'Mine'"),
     ],

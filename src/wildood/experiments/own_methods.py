@@ -1,16 +1,17 @@
 """A method or score of the user's own in an experiment: named module:Class by the user, never because a file says so."""
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import asdict, replace
 from importlib import import_module
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, TypeVar
 
 from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
+from wildood.experiments.toml_values import is_toml_value
 from wildood.methods.schedule import Schedule
 from wildood.methods.shipped import SHIPPED as METHODS
 from wildood.scores.score import Score
@@ -26,9 +27,9 @@ def register(names: Sequence[str]) -> None:
 
     A class that lacks what a method or a score must have is refused here, before anything runs.
 
-    >>> register(["shutil:which"])
+    >>> register(["os:sep"])
     Traceback (most recent call last):
-    wildood.errors.InputError: --method shutil:which: it is a function, no class: give a Score or a method (docs/method.md)
+    wildood.errors.InputError: --method os:sep: it is of type str, no class: give a Score or a method (docs/method.md)
     """
     for name in names:
         try:
@@ -61,15 +62,16 @@ def _imported(name: str) -> Any:
 
 def _check_method(cls: Any) -> None:
     if not isinstance(cls, type):
-        raise InputError(f"it is a {type(cls).__name__}, no class: give a Score or a method ({CONTRACT})")
+        raise InputError(f"it is of type {type(cls).__name__}, no class: give a Score or a method ({CONTRACT})")
     missing = [name for name in (*NEEDED, *CALLED) if name not in {*dir(cls), *getattr(cls, "__dataclass_fields__", ())}]
-    missing += [f"{name}()" for name in CALLED if name not in missing and not callable(getattr(cls, name))]
+    missing += [f"{name}()" for name in CALLED if name not in missing and not callable(getattr(cls, name, None))]
     if len(missing) == len((*NEEDED, *CALLED)):
         raise InputError(f"{cls.__name__} is neither a Score nor a method such as Woods ({CONTRACT})")
     if missing:
-        raise InputError(f"{cls.__name__} lacks {', '.join(missing)}: a method needs them ({CONTRACT})")
-    if not is_dataclass(cls):
-        raise InputError(f"{cls.__name__} is no dataclass: write @dataclass(frozen=True) above it ({CONTRACT})")
+        raise InputError(f"{cls.__name__} lacks {', '.join(missing)}, which a method needs ({CONTRACT})")
+    # That of a class above it would not know the fields of this one.
+    if "__dataclass_fields__" not in vars(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        raise InputError(f"{cls.__name__} is no frozen dataclass: write @dataclass(frozen=True) above it ({CONTRACT})")
     made: Any = _made(cls)
     if not isinstance(made.schedule(), Schedule):
         raise InputError(f"schedule() of {cls.__name__} gives no wildood.Schedule: give one ({CONTRACT})")
@@ -78,10 +80,16 @@ def _check_method(cls: Any) -> None:
 
 def _check_score(cls: type[Score]) -> None:
     if cls.forward is Score.forward and cls.of is Score.of:
-        raise InputError(f"{cls.__name__} lacks forward: a score needs it ({CONTRACT})")
+        raise InputError(f"{cls.__name__} lacks forward, which a score needs ({CONTRACT})")
     made = _made(cls)
     if not hasattr(made, "settings"):
         raise InputError(f"{cls.__name__} has no settings: call super().__init__() with those it has ({CONTRACT})")
+    kinds = {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
+    taken = [name for name, each in signature(cls).parameters.items() if each.kind not in kinds]
+    lost = [name for name in taken if name not in made.settings]
+    if lost:
+        said = f"{cls.__name__} keeps {', '.join(lost)} to itself, so that runs with other values would have the same name"
+        raise InputError(f"{said}: hand all settings to super().__init__() ({CONTRACT})")
     _check_settings(cls, made.settings)
 
 
@@ -98,10 +106,10 @@ def _made(cls: type[_Own], **settings: Any) -> _Own:
 
 def _check_settings(cls: type, settings: Mapping[str, Any]) -> None:
     """They name a run, and are kept in its file."""
-    try:
-        json.dumps(settings)
-    except TypeError as error:
-        raise InputError(f"{cls.__name__} has a setting that is not plain data ({error}): give numbers or text") from error
+    for name, value in settings.items():
+        if value is not None and not is_toml_value(value):
+            said = f"{cls.__name__} has the setting {name} = {value!r}, which is not plain data"
+            raise InputError(f"{said}: give a number, text, None, or a list of numbers or text ({CONTRACT})")
     _made(cls, **settings)
 
 
