@@ -6,6 +6,7 @@ import pytest
 from wildood.cli.main import main
 from wildood.experiments import grids
 from wildood.experiments.grids import GRIDS, Grid
+from wildood.experiments.running import run
 from wildood.experiments.store import RunStore
 from wildood.methods.shipped import SHIPPED as METHODS
 
@@ -94,7 +95,7 @@ def _without_looking(experiments, *_):
         (["digits", "--method", "mine"], "give module:Class"),
         (["digits", "--method", "nowhere:Mine"], "No module named 'nowhere'"),
         (["digits", "--method", "os:path"], "it is of type module, no class"),
-        (["cpu", "--data-root", "nowhere", "--dry-run"], "is not there: give the directory"),
+        (["cpu", "--data-root", "nowhere"], "is not there: give the directory"),
     ],
 )
 def test_a_mistake_is_one_line(words, said, capsys, tmp_path, monkeypatch):
@@ -163,6 +164,27 @@ def test_a_dry_run_lists_the_data_that_is_missing(tmp_path, capsys, monkeypatch)
         f"not below the data root: {', '.join(missing)}: without them, nothing is run; wildood data get {' '.join(missing)} "
     )
     assert told in capsys.readouterr().out
+
+
+def test_a_dry_run_without_the_files_lists_all_of_them_and_makes_no_plan(tmp_path, capsys):
+    assert main(["reproduce", "cpu", "--dry-run", "--data-root", str(tmp_path), "--runs", str(tmp_path / "runs")]) == 0
+    (told,) = capsys.readouterr().out.splitlines()
+    assert told.startswith("not below the data root: cifar10.npz, ")
+    assert {"svhn.npz", "weights/resnet20-cifar10.safetensors"} <= set(told.split(": ")[1].split(", "))
+
+
+def test_what_is_done_asks_for_no_data_and_its_experiment_is_mended(small, small_root, tmp_path, capsys):
+    file, store = tmp_path / "mine.toml", RunStore(tmp_path / "runs")
+    file.write_text(small.to_toml())
+    run(small, store, small_root)
+    words = ["reproduce", str(file), "--runs", str(store.root), "--data-root", str(tmp_path / "gone")]
+    (store.place(small) / "experiment.toml").write_text("id =")
+    assert main([*words, "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert "1 run, 1 done" in told
+    assert "data root" not in told
+    assert main(words) == 0
+    assert (store.place(small) / "experiment.toml").read_text() == small.to_toml()
 
 
 def test_a_dry_run_of_what_is_all_there_speaks_of_nothing_missing(capsys, tmp_path):

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-import torch
 
 from wildood.errors import InputError
 from wildood.experiments import probing
@@ -11,6 +11,7 @@ from wildood.experiments.experiment import Experiment
 from wildood.experiments.passes import Passes, work_of
 from wildood.experiments.planning import Plan, PlanRow, plan
 from wildood.experiments.probing import measured_rate
+from wildood.experiments.results import OnOod, Result
 from wildood.experiments.sizes import Sizes
 from wildood.experiments.store import RunStore
 from wildood.methods.schedule import Schedule
@@ -39,12 +40,14 @@ def test_the_time_left_is_that_of_the_workers_that_have_something_to_do(rows, st
 
 def test_a_score_looks_at_everything_once():
     assert work_of(ENERGY, SIZES) == (0, Passes(0, 1000 + 200 + 500))
+    with_wild = replace(ENERGY, wild="svhn", pi=0.1)  # of which features are taken, and OOD data that may choose
+    assert work_of(with_wild, SIZES) == (0, Passes(0, 1000 + 200 + 500 + 1000 + 50))
 
 
 def test_a_step_on_the_input_is_counted_for_each_epsilon_that_is_tried():
     mahalanobis = Experiment("cifar10", ("svhn",), method="mahalanobis")
-    # Half of the holdout for each of 7 epsilons, of which one is 0; then the holdout and the tests with the one chosen.
-    stepped = 6 * 100 + 200 + 500
+    # Half of the holdout for each of 7 epsilons, of which one is 0; then the other half and the tests with the one chosen.
+    stepped = 6 * 100 + 100 + 500
     assert work_of(mahalanobis, SIZES) == (0, Passes(stepped, 1000 + 100 + stepped))
     fixed = replace(mahalanobis, settings={"epsilon": 0.0})
     assert work_of(fixed, SIZES) == (0, Passes(0, 1000 + 200 + 500))
@@ -53,7 +56,7 @@ def test_a_step_on_the_input_is_counted_for_each_epsilon_that_is_tried():
 @pytest.mark.parametrize(("protocol", "more"), [("honest", 1000), ("as_published", 50)])
 def test_what_chooses_an_epsilon_is_counted_with_the_wild_or_the_ood_data(protocol, more):
     odin = Experiment("cifar10", ("svhn",), "svhn", 0.1, "odin", protocol=protocol)
-    stepped = 9 * (100 + more) + 200 + 500
+    stepped = 9 * (100 + more) + 100 + 500
     assert work_of(odin, SIZES) == (0, Passes(stepped, 1000 + (100 + more) + stepped))
 
 
@@ -71,6 +74,11 @@ def test_wild_data_doubles_a_batch():
     assert (steps, passes.trained) == (10, 10 * 100 * 2)
 
 
+def test_a_method_that_trains_without_wild_data_is_counted_without_it():
+    alone = Experiment("cifar10", ("svhn",), method="godin", settings={"epsilon": 0.0}, schedule=Schedule(steps=10))
+    assert work_of(replace(alone, wild="svhn", pi=0.1), SIZES) == work_of(alone, SIZES)
+
+
 def test_one_slow_step_does_not_ruin_the_measurement(small, monkeypatch):
     clock = iter([0.0, 9.0, 10.0, 10.5, 20.0, 21.0, 30.0, 30.25, 40.0, 49.0, 50.0, 59.0])
     monkeypatch.setattr(probing.time, "perf_counter", lambda: next(clock))
@@ -81,8 +89,8 @@ def test_one_slow_step_does_not_ruin_the_measurement(small, monkeypatch):
     ("change", "said"),
     [
         (
-            {"mean": (0.5,), "std": (0.5,)},
-            "mean has 1 numbers, which do not fit the images of known.npz, 8 x 8 with 3 channels",
+            {"mean": (0.5, 0.5), "std": (0.5, 0.5)},
+            "mean has 2 numbers, which do not fit the images of known.npz, 8 x 8 with 3 channels",
         ),
         ({"mean": (0.5,)}, "mean has 1 and std 3 values"),
         (
@@ -95,11 +103,23 @@ def test_one_slow_step_does_not_ruin_the_measurement(small, monkeypatch):
         ),
         ({"model": "MLP", "model_settings": {}}, "model MLP cannot be built .missing 1 required .*'inputs'"),
         ({"model": "WideResNet", "model_settings": {"depth": 3}}, "depth"),
+        ({"model_settings": {"channels": 3, "width": -1}}, r"SmallCNN \(channels = 3, width = -1\) cannot be built \("),
+        ({"model_settings": {"channels": 3, "width": 1.5}}, r"width = 1.5\) cannot be built \("),
+        ({"model": "WideResNet", "model_settings": {"dropout": 2.0}}, r"dropout = 2.0\) cannot be built \("),
+        ({"model": "MLP", "model_settings": {"inputs": -1}}, r"inputs = -1\) cannot be built \("),
+        (
+            {"test": ("large.npz",)},
+            r"large.npz \(images\) has the shape 9 x 8 x 3, the training images of known.npz have 8 x 8 x 3",
+        ),
+        ({"test": ("svhn",)}, r"svhn \(images\) has the shape 32 x 32 x 3, the training"),
     ],
 )
 def test_a_model_or_a_mean_that_does_not_fit_the_images_is_refused_in_one_line(change, said, small, small_root, tmp_path):
+    for file in small_root.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    np.savez(tmp_path / "large.npz", images=np.zeros((100, 9, 8, 3), np.uint8))
     with pytest.raises(InputError, match=said) as refused:
-        plan([replace(small, **change)], RunStore(tmp_path), small_root)
+        plan([replace(small, **change)], RunStore(tmp_path), tmp_path)
     assert "\n" not in str(refused.value)
 
 
@@ -111,5 +131,17 @@ def test_an_experiment_on_digits_without_mean_and_model_is_refused_in_one_line(t
         plan([bare], RunStore(tmp_path))
     with pytest.raises(InputError, match="model WideResNet does not take the images of digits"):
         plan([replace(bare, mean=(0.5,), std=(0.5,))], RunStore(tmp_path))
-    torch.manual_seed(0)
     assert plan([replace(bare, mean=(0.5,), std=(0.5,), model="SmallCNN")], RunStore(tmp_path)).runs == 1
+
+
+def test_one_mean_for_all_channels_is_taken(small, small_root, tmp_path):
+    assert plan([replace(small, mean=(0.5,), std=(0.25,))], RunStore(tmp_path), small_root).runs == 1
+
+
+def test_what_is_done_needs_no_data_and_no_time(tmp_path):
+    store = RunStore(tmp_path)
+    gone = Experiment("gone.npz", ("gone.npz",), method="energy")
+    found = OnOod(0.25, 0.01, 0.9, 0.91, 0.92, 0.1, 30)
+    store.add(Result(gone, {"gone.npz": found}, 0.95, 0.05, 30), {})
+    (store.place(gone) / "experiment.toml").write_text("id =")  # on which a result does not depend
+    assert plan([gone], store, tmp_path) == Plan((PlanRow(gone, 1, 1, 0, 0, 0.0),), ())

@@ -79,22 +79,27 @@ def run(words: Sequence[str]) -> int:
     register(options.method)
     experiments = only(beside_woods(_experiments(options), options.method), options.only)
     store, workers = RunStore(options.runs), _workers(options)
+    left = [each for each in experiments if not store.is_done(each)]
     with shown(verbose=not options.quiet):
+        missing = missing_data(left, options.data_root) if options.dry_run else []
+        if any(name.endswith(".npz") for name in missing):  # without which no plan can be made
+            _print_missing(missing)
+            return 0
         with using_threads(max(1, processors() // workers)):  # as a worker has
             planned = plan(experiments, store, options.data_root)
         _print(planned, options.name, workers)
         if options.dry_run:
-            _print_missing(missing_data(experiments, options.data_root))
-        if options.dry_run or planned.done == planned.runs:
+            _print_missing(missing)
             return 0
-        check_sets(experiments, options.data_root)
+        check_sets(left, options.data_root)
         ended = _run(experiments, store, options, workers, planned)
     failed = [each for each in ended if isinstance(each, Failure)]
     for failure in failed:
         sys.stderr.write(f"wildood: failed: {_named(failure.experiment)}: {failure.error}\n")
     if failed:
         sys.stderr.write(f"wildood: {len(failed)} of {len(ended)} runs failed; called again, they are tried again\n")
-    sys.stdout.write(f"wildood report {options.runs}: tables, figures and a page of them\n")
+    if ended:
+        sys.stdout.write(f"wildood report {options.runs}: tables, figures and a page of them\n")
     return FAILED if failed else 0
 
 
@@ -182,7 +187,9 @@ def _print(planned: Plan, name: str, workers: int) -> None:
         wild, pi = ("-", "-") if first.wild is None else (_set(first.wild), f"{first.pi:g}")
         tests = ", ".join(map(_set, first.test)) if len(first.test) == 1 else f"{len(first.test)} sets"
         steps = f"{row.steps:,}" if row.steps else "-"
-        table.add_row(first.method, wild, pi, tests, str(row.runs), done, steps, duration(row.seconds))
+        table.add_row(
+            first.method, wild, pi, tests, str(row.runs), done, steps, duration(row.seconds) if row.seconds else "-"
+        )
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 100)
     what = f": {GRIDS[name].what}" if name in GRIDS else ""
     console.print(f"{name}{what}\nprotocol {planned.rows[0].experiment.protocol}", markup=False)

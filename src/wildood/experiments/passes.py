@@ -58,16 +58,19 @@ def work_of(experiment: Experiment, sizes: Sizes) -> tuple[int, Passes]:
 
 
 def _scoring(experiment: Experiment, score: Score, sizes: Sizes) -> Passes:
-    """A pass over everything; where settings are chosen, one more for each candidate over what chooses."""
-    once = Passes(0, sizes.labelled)
-    candidates = score.candidates()
+    """A pass over everything; where settings are chosen, one for each candidate over what chooses."""
+    traffic = sizes.wild_id + sizes.wild_ood
+    if not score.about.gradients:  # then a pass gives features of all there is, and the rest costs nothing
+        more = 0 if experiment.wild is None else traffic + sizes.validation_ood
+        return Passes(0, sizes.labelled + sizes.holdout + sizes.test + more)
+    once, candidates, threshold = Passes(0, sizes.labelled), score.candidates(), sizes.holdout
     if len(candidates) > 1:
-        traffic = min(CHOSEN_BY, sizes.wild_id + sizes.wild_ood)
-        other = sizes.validation_ood if experiment.protocol == "as_published" else traffic
-        choosing = sizes.holdout // 2 + (0 if experiment.wild is None else other)
+        threshold -= sizes.holdout // 2
+        other = sizes.validation_ood if experiment.protocol == "as_published" else min(CHOSEN_BY, traffic)
+        choosing = sizes.holdout - threshold + (0 if experiment.wild is None else other)
         for candidate in candidates:
             once = once.plus(_one(candidate).times(choosing))
-    return once.plus(_one(candidates[-1]).times(sizes.holdout + sizes.test))
+    return once.plus(_one(candidates[-1]).times(threshold + sizes.test))
 
 
 def _one(score: Score) -> Passes:
@@ -76,7 +79,7 @@ def _one(score: Score) -> Passes:
 
 
 def _training(experiment: Experiment, method: Method, sizes: Sizes) -> tuple[int, Passes]:
-    pools = [] if experiment.wild is None else [sizes.wild_id, sizes.wild_ood]
+    pools = [sizes.wild_id, sizes.wild_ood] if experiment.uses_wild else []
     views = TURNS if isinstance(method, Csi) else 1  # of each image when it is scored
     steps, passes = 0, Passes(0, sizes.labelled + views * (sizes.holdout + sizes.test))
     for number, stage in enumerate(stages_of(method)):

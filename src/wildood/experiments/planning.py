@@ -22,8 +22,9 @@ class PlanRow:
         runs: how many there are.
         done: how many of them have a result.
         failed: how many ended with an error and will be tried again.
-        steps: of each, 0 for a score on an unchanged classifier.
-        seconds: of each on one worker, by a measured step.
+        steps: of each, 0 for a score on an unchanged classifier, or where all are done.
+        seconds: of each on one worker, by measured steps; 0 where all are done: then nothing is measured, or needed of the
+            data.
     """
 
     experiment: Experiment
@@ -88,12 +89,15 @@ def plan(experiments: Sequence[Experiment], store: RunStore, root: str | Path | 
     starts: dict[str, float] = {}
     for found in by_cell.values():
         first = found[0]
+        left = [each for each in found if not store.is_done(each)]
+        if not left:
+            rows.append(PlanRow(first, len(found), len(found), 0, 0, 0.0))
+            continue
         sizes, shape = sizes_of(first, root), image_shape(first, root)
         network = f"{first.model} {first.model_settings} {shape} {first.mean} {first.std}"
         if network not in rates:
             rates[network] = measured_rate(first, shape)
         steps, passes = work_of(first, sizes)
-        left = [each for each in found if not store.is_done(each)]
         failed = sum(store.failure(each) is not None for each in left)
         rows.append(PlanRow(first, len(found), len(found) - len(left), failed, steps, rates[network].seconds(passes)))
         for each in left:

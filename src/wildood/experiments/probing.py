@@ -44,15 +44,16 @@ def _fitting_model(experiment: Experiment, shape: tuple[int, int, int]) -> nn.Mo
     height, width, channels = shape
     images = f"the images of {experiment.id}, {height} x {width} with {channels} channel{'' if channels == 1 else 's'}"
     InputSpec(mean=experiment.mean, std=experiment.std)
-    if len(experiment.mean) != channels:
+    if len(experiment.mean) not in {1, channels}:
         said = f"an experiment's mean has {len(experiment.mean)} numbers, which do not fit {images}"
-        raise InputError(f"{said}: give mean and std, one number for each channel")
+        raise InputError(f"{said}: give mean and std, one number for each channel or for all")
     settings = ", ".join(f"{name} = {value}" for name, value in experiment.model_settings.items())
     named = f"an experiment's model {experiment.model}" + (f" ({settings})" if settings else "")
     try:
         model = untrained_model(experiment, classes=10)
-    except TypeError as error:
-        said = str(error).partition("__init__() ")[2] or str(error)
+    except (TypeError, ValueError, RuntimeError) as error:
+        told = str(error).partition("__init__() ")[2] or str(error)
+        said = told.splitlines()[0]
         raise InputError(f"{named} cannot be built ({said}): change [model_settings]") from error
     device = next(model.parameters()).device
     try:

@@ -77,6 +77,7 @@ def known_counts(experiment: Experiment, root: str | Path | None = None) -> Coun
     for name in ood_names(experiment):
         parts = [part.count for part in SETS[name].parts if not part.on_request] if name in SETS else []
         ood[name] = _count(name, "images", root) if not parts else parts[0] if len(parts) == 1 else (parts[0], parts[1])
+    _refuse_other_shapes(experiment, root)
     return Counts(id_train, id_test, ood)
 
 
@@ -86,15 +87,31 @@ def image_shape(experiment: Experiment, root: str | Path | None = None) -> tuple
     >>> image_shape(Experiment("digits", ("digits",), method="energy"))
     (8, 8, 1)
     """
-    if experiment.id == "digits":
-        return 8, 8, 1
     _refuse_unknown_sets(experiment)
-    if experiment.id in SETS:
-        return SIDE, SIDE, 3
-    shape = _shape(experiment.id, "train_images", root)[1:]
+    shape = _of_one(experiment.id, "train_images", root)
     if len(shape) != 3:
         raise InputError(f"{experiment.id}: an image has the shape {shape}: give height x width x channels")
     return shape
+
+
+def _of_one(name: str, array: str, root: str | Path | None) -> tuple[int, ...]:
+    """The shape of one image of a set."""
+    if name == "digits":
+        return 8, 8, 1
+    return (SIDE, SIDE, 3) if name in SETS else _shape(name, array, root)[1:]
+
+
+def _refuse_other_shapes(experiment: Experiment, root: str | Path | None) -> None:
+    """All images of an experiment are like those that it trains on."""
+    known = image_shape(experiment, root)
+    for name, array in ((experiment.id, "test_images"), *((name, "images") for name in ood_names(experiment))):
+        shape = _of_one(name, array, root)
+        if shape != known:
+            first, second = (" x ".join(map(str, each)) for each in (shape, known))
+            raise InputError(
+                f"an image of {name} ({array}) has the shape {first}, the training images of {experiment.id} have {second}: "
+                "give sets of one shape"
+            )
 
 
 def _refuse_unknown_sets(experiment: Experiment) -> None:
