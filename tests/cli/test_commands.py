@@ -452,7 +452,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on_from_where_it_was(place, command):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
     assert process.returncode == 130
     assert errors.decode().endswith("wildood: interrupted; called again, training goes on from where it was\n")
     assert b"Traceback" not in errors

@@ -74,11 +74,11 @@ def start(script, runs, root, experiments, place):
 
 def until(condition):
     """Wait for something that must come."""
-    for _ in range(1200):
+    for _ in range(6000):  # a machine may be busy: five minutes
         if condition():
             return
         time.sleep(0.05)
-    pytest.fail("it did not come in a minute")
+    pytest.fail("it did not come")
 
 
 def children_of(pid):
