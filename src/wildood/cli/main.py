@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] not in COMMANDS:
         near = get_close_matches(words[0], COMMANDS, n=1)
         return _mistake(f"no command {words[0]!r}: " + (f"did you mean {near[0]!r}?" if near else "see wildood --help"))
-    rank, world = _place()
+    rank, world = _rank_and_world()
     if world > 1 and words[0] not in SHARED:
         return _mistake(f"{words[0]} runs in one process: start it without torchrun, which is for {' and '.join(SHARED)}")
     code: int | None = OK
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return OK if code is None else code
 
 
-def _place() -> tuple[int, int]:
+def _rank_and_world() -> tuple[int, int]:
     """Which of torchrun's processes this is, and how many there are; without torch, which is slow to import."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return 0, 1
@@ -89,7 +89,7 @@ def _place() -> tuple[int, int]:
 
 
 def _mistake(message: str) -> int:
-    rank, world = _place()
+    rank, world = _rank_and_world()
     who = f"wildood (process {rank} of {world})" if world > 1 else "wildood"
     sys.stderr.write(f"{who}: {message}\n")
     return MISTAKE

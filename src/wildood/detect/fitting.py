@@ -33,7 +33,7 @@ from wildood.methods.woods import Woods
 from wildood.train.history import Row
 from wildood.train.loop import Keep, OnEpoch, Training
 from wildood.train.monitor import Monitor, start_of
-from wildood.train.processes import place
+from wildood.train.processes import this_process
 from wildood.train.progress import logger, shown
 from wildood.train.run_directory import RunDirectory
 from wildood.train.together import check_together, settle
@@ -141,7 +141,7 @@ def fit(
         common = {"labelled": data.labelled, "wild": data.wild, "seed": seed, "keep": keep, "on_epoch": on_epoch}
         objective, history, kept = _train(method, objective, schedule, start, run, monitor=monitor, **common)
         record |= {"kept_epoch": kept, "versions": versions(), "examples": data.unlabelled}
-        record |= {"processes": place().world} if place().world > 1 else {}
+        record |= {"processes": this_process().world} if this_process().world > 1 else {}
         if keep != "last" and holdout is not None:
             record["chosen_by"] = unlabelled_source(examples_of(holdout), "holdout").fingerprint()
         candidates = objective.score.eval().candidates()

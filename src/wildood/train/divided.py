@@ -5,7 +5,7 @@ from torch import Tensor
 
 from wildood.data.sources import Part, Source
 from wildood.models.outputs import EVAL_BATCH
-from wildood.train.processes import place, total
+from wildood.train.processes import this_process, total
 
 
 class Divided:
@@ -22,7 +22,7 @@ class Divided:
     """
 
     def __init__(self, source: Source) -> None:
-        rank, world = place()
+        rank, world = this_process()
         self.part, self._length = source, len(source)
         self._places: Tensor | None = None
         if world > 1:

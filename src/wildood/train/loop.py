@@ -23,7 +23,7 @@ from wildood.train.interruption import held_back
 from wildood.train.lagrangian import AugmentedLagrangian, MeanConstraints
 from wildood.train.monitor import Monitor, full_constraints
 from wildood.train.optimiser import optimiser_of
-from wildood.train.processes import connected, is_first, join, total
+from wildood.train.processes import is_first, join, told_if_another_ends, total
 from wildood.train.progress import logger, progress_bar
 from wildood.train.run_directory import RunDirectory
 from wildood.train.together import Together, check_together
@@ -81,8 +81,8 @@ class Training:
         self.lagrangian = AugmentedLagrangian(self.objective.duals, self.objective.classifier.device)
         self.optimiser = optimiser_of(self.objective, self.schedule)
         check_together(self.objective, self.schedule)
-        self.place = join()
-        self.batches = Batches(self.labelled, self.wild, self.schedule, self.seed, self.objective.classifier, *self.place)
+        self.process = join()
+        self.batches = Batches(self.labelled, self.wild, self.schedule, self.seed, self.objective.classifier, *self.process)
         self.together: Together | None = None
         self.kept_weights: dict[str, Tensor] = {}
         self.ahead: Ahead | None = None
@@ -91,8 +91,8 @@ class Training:
     def train(self) -> list[Row]:
         """Run to the end of the schedule (from the last checkpoint, if there is one); the history."""
         device = self.objective.classifier.device
-        with connected(saved=self.run is not None), lent_generator(self.seed, "model", device):
-            if self.place.world > 1:
+        with told_if_another_ends(saved=self.run is not None), lent_generator(self.seed, "model", device):
+            if self.process.world > 1:
                 self.together = Together(self.objective, self.schedule, self.seed)
             self._resume_or_begin()
             self._train()

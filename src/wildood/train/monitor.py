@@ -19,7 +19,7 @@ from wildood.models.outputs import Classifier, evaluating, forward_all
 from wildood.train.divided import Divided
 from wildood.train.history import Row
 from wildood.train.lagrangian import MeanConstraints
-from wildood.train.processes import place, total
+from wildood.train.processes import this_process, total
 
 
 class Seen(NamedTuple):
@@ -81,7 +81,7 @@ def full_constraints(objective: Objective, labelled: Source) -> dict[str, Tensor
 
 def _means(mine: MeanConstraints, objective: Objective) -> dict[str, Tensor]:
     """The means over what all processes have looked at."""
-    if place().world == 1:
+    if this_process().world == 1:
         return mine.means()
     names = list(objective.duals.multipliers)
     sums = [float(mine.sums.get(name, 0.0)) for name in names]  # a process may have looked at nothing

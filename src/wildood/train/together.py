@@ -12,7 +12,7 @@ from wildood.errors import InputError
 from wildood.methods.objective import Batch, Objective, Terms
 from wildood.methods.schedule import Schedule
 from wildood.models.outputs import Classifier
-from wildood.train.processes import join, place, total
+from wildood.train.processes import join, this_process, total
 from wildood.train.progress import logger
 
 
@@ -30,7 +30,7 @@ class Together:
 
     def __init__(self, objective: Objective, schedule: Schedule, seed: int) -> None:
         self.objective, self.seed, self.stop = objective, seed, False
-        self.rank, self.world = place()
+        self.rank, self.world = this_process()
         self.share = len(range(self.rank, schedule.batch, self.world)) / schedule.batch
         _join_statistics(objective)
         # A layer whose place a head has taken gets no gradient, and a model may leave out others in some steps.
@@ -76,7 +76,7 @@ def check_together(objective: Objective, schedule: Schedule) -> None:
     >>> from wildood.methods.cross_entropy import CrossEntropyObjective
     >>> check_together(CrossEntropyObjective(Classifier(nn.Linear(2, 3))), Schedule(batch=2))
     """
-    world = place().world
+    world = this_process().world
     if world > 1 and not objective.per_example:
         raise InputError(
             f"this method compares the examples of a batch with each other, so that {world} processes cannot share one: "
