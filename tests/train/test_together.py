@@ -1,8 +1,8 @@
 """Several processes at one run, on loopback: what one process gives, to 1e-5, and the same bits on each of them."""
 
 import json
-import logging
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -11,17 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from torch import nn
 
 from wildood.data.files import load_state
-from wildood.methods.cross_entropy import CrossEntropyObjective
-from wildood.models.outputs import Classifier
 from wildood.train.history import read_rows
-from wildood.train.together import _join_statistics
 
 FITS = """
-import json, os, sys
+import functools, json, os, sys
 import numpy as np, torch, wildood
+import wildood.detect.fitting as fitting
+from wildood.errors import WildoodError
 from wildood.models.small import MLP, SmallCNN
 
 class FrozenBatchNorm(torch.nn.BatchNorm1d):
@@ -32,8 +30,37 @@ class Poisoned(MLP):
     def forward(self, x):
         return super().forward(x) * (torch.nan if self.training and os.environ.get("RANK") == "1" else 1.0)
 
-def network(kind):
-    torch.manual_seed(0)
+class Moved(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(16))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.long))
+        self.register_buffer("once", torch.zeros(()))
+    def forward(self, x):
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+            self.seen += len(x)
+            if self.seen > 100:
+                self.once.fill_(len(x))
+        return x - self.mean
+
+class Doomed(MLP):
+    def __init__(self, *shape, **settings):
+        super().__init__(*shape, **settings)
+        self.register_buffer("steps", torch.zeros(1))
+    def forward(self, x):
+        if self.training:
+            self.steps += 1 if self.steps < 2 else torch.inf
+        return super().forward(x)
+
+def network(kind, seed=0):
+    torch.manual_seed(seed)
+    if kind == "doomed":
+        return Doomed(6, 3, hidden=(16,))
+    if kind == "moved":
+        norm = torch.nn.InstanceNorm1d(4, track_running_stats=True)
+        parts = torch.nn.Unflatten(1, (4, 4)), norm, torch.nn.Flatten(), Moved(), torch.nn.ReLU()
+        return torch.nn.Sequential(torch.nn.Linear(6, 16), *parts, torch.nn.Linear(16, 3))
     if kind == "poisoned":
         return Poisoned(6, 3, hidden=(16,))
     if kind == "plain":
@@ -50,19 +77,21 @@ wild = wildood.WildMixture(id=x[:500], ood=rng.normal(size=(200, 6)).astype("flo
 steps = wildood.Schedule(steps=20, batch=32, lr=0.05)
 epochs = wildood.Schedule(steps=20, batch=32, duals="epoch", epoch="shortest")
 
-def fit(method, schedule=steps, kind="plain", labelled=160, **settings):
+rank, here = int(os.environ.get("RANK", 0)), sys.argv[1]
+
+def fit(method, schedule=steps, kind="plain", labelled=160, at=500, model_seed=0, **settings):
     rows = []
     detector = wildood.fit(
-        network(kind), (x[500:500 + labelled], y[500:500 + labelled]), wild if method.uses_wild else None,
+        network(kind, model_seed), (x[at:at + labelled], y[at:at + labelled]), wild if method.uses_wild else None,
         (x[1200:], y[1200:]), method=method, schedule=schedule, verbose=False, on_epoch=rows.append, **settings,
     )
     return [detector.history, detector.threshold, weights(detector.classifier), len(rows)]
 
-def pretrain():
+def pretrain(at=0):
     rows, spec = [], wildood.InputSpec(mean=(0.5,), std=(0.25,))
     torch.manual_seed(0)
     trained = wildood.pretrain(
-        SmallCNN(3, width=4, hidden=8), (pictures[:160], y[:160]), (pictures[160:], y[160:1000]), input=spec,
+        SmallCNN(3, width=4, hidden=8), (pictures[at:at + 160], y[at:at + 160]), (pictures[200:], y[200:1000]), input=spec,
         schedule=wildood.Schedule(steps=20, batch=31, augment=True), verbose=False, on_epoch=rows.append,
     )
     return [[], 0.0, weights(trained), len(rows)]
@@ -73,7 +102,7 @@ def weights(module):
 def refused(call):
     try:
         call()
-    except (wildood.InputError, wildood.TrainingError) as error:
+    except WildoodError as error:
         return str(error)
 
 def csi():
@@ -81,8 +110,21 @@ def csi():
     holdout = pictures[160:], y[160:1000]
     wildood.fit(
         SmallCNN(3, width=4, hidden=8), data, None, holdout, method=wildood.Csi(head_epochs=1), input=spec, verbose=False,
-        schedule=wildood.Schedule(steps=1, batch=16), run_dir=sys.argv[1] + "/csi",
+        schedule=wildood.Schedule(steps=1, batch=16), run_dir=here + "/csi",
     )
+
+def doomed():
+    Training = fitting.Training
+    fitting.Training = functools.partial(Training, checkpoint_seconds=0.0)
+    try:
+        fit(wildood.Woods(), kind="doomed", run_dir=here + "/doomed")
+    finally:
+        fitting.Training = Training
+
+def emptied():
+    if rank == 0:
+        open(here + "/doomed/checkpoint.safetensors", "w").close()
+    doomed()
 
 found = {
     "woods": fit(wildood.Woods(alpha=0.02, gamma=1.5)),
@@ -92,11 +134,17 @@ found = {
     "pretrain": pretrain(),
     "noisy": fit(wildood.Woods(), kind="noisy"),
     "godin": fit(wildood.Godin(epsilon=0.0)),
+    "moved": fit(wildood.Woods(), kind="moved", keep="last"),
+    "shards": refused(lambda: fit(wildood.Woods(), at=500 + 160 * rank, model_seed=rank)),
+    "pretrained shards": refused(lambda: pretrain(at=10 * rank)),
+    "run_dir": refused(lambda: fit(wildood.Woods(), run_dir=here + "/of-one" if rank == 0 else None)),
+    "doomed": refused(doomed),
+    "emptied": refused(emptied),
     "csi": refused(csi),
     "nan": refused(lambda: fit(wildood.Woods(), kind="poisoned")),
     "small": refused(lambda: fit(wildood.Woods(), wildood.Schedule(steps=2, batch=3))),
 }
-with open(f"{sys.argv[1]}/found-{os.environ.get('RANK', 0)}.json", "w") as file:
+with open(f"{here}/found-{rank}.json", "w") as file:
     json.dump(found, file)
 """
 EXACT = ("woods", "woods, duals by epoch", "energy-logistic", "frozen", "pretrain")
@@ -114,11 +162,17 @@ def found(tmp_path_factory, torchrun):
     for world in (1, 2, 3):
         place = tmp_path_factory.mktemp(f"on{world}")
         (place / "fits.py").write_text(FITS)
+        if world == 1:  # here: a process more would only import torch once more
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(sys, "argv", ["fits.py", str(place)])
+                runpy.run_path(str(place / "fits.py"))
+            results[1] = [json.loads((place / "found-0.json").read_text())]
+            continue
         with torchrun(world, place / "fits.py", place) as process:
             said = process.communicate()[1].decode()
         assert process.returncode == 0, said
         assert "Warning" not in said
-        assert (place / "csi").exists() == (world == 1)
+        assert not (place / "csi").exists()
         results[world] = [json.loads((place / f"found-{rank}.json").read_text()) for rank in range(world)]
     return results
 
@@ -146,7 +200,7 @@ def test_the_cases_are_worth_comparing(found):
 
 
 @pytest.mark.parametrize("world", [2, 3])
-@pytest.mark.parametrize("case", [*EXACT, "noisy", "godin"])
+@pytest.mark.parametrize("case", [*EXACT, "noisy", "godin", "moved"])
 def test_all_processes_have_the_same_bits(found, case, world):
     first, *others = (each[case] for each in found[world])
     for other in others:
@@ -169,16 +223,27 @@ def test_a_loss_that_is_not_finite_in_one_process_ends_all_of_them(found):
     assert found[1][0]["nan"] is None
 
 
-class FrozenBatchNorm(nn.BatchNorm1d):
-    def train(self, mode=True):
-        return super().train(False)
+@pytest.mark.parametrize("world", [2, 3])
+def test_processes_that_were_given_different_things_are_refused_by_all_of_them(found, world):
+    text = "every process must be given the same data, model and settings, but {} differ between the processes: give the "
+    for each in found[world]:
+        assert each["shards"].startswith(text.format("the labelled data, the starting weights"))
+        assert each["pretrained shards"].startswith(text.format("the labelled data"))
+        assert each["run_dir"].startswith(text.format("run_dir given"))
+    assert found[1][0]["shards"] is found[1][0]["pretrained shards"] is found[1][0]["run_dir"] is None
 
 
-@pytest.mark.parametrize(("layer", "lines"), [(nn.BatchNorm1d(4), 1), (FrozenBatchNorm(4), 0), (nn.ReLU(), 0)])
-def test_batch_norm_that_sees_a_share_of_a_batch_is_told_of_unless_it_is_frozen(caplog, layer, lines):
-    with caplog.at_level(logging.INFO, logger="wildood"):
-        _join_statistics(CrossEntropyObjective(Classifier(nn.Sequential(nn.Linear(2, 4), layer))))
-    assert len(caplog.records) == lines
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_weights_that_are_not_finite_end_all_processes_where_one_is_to_save(found, world):
+    for each in found[world]:
+        assert each["doomed"].startswith("the weights became infinite or NaN at step 3 (lr ")
+        assert "/doomed/checkpoint.safetensors: try a smaller lr" in each["doomed"]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_an_empty_checkpoint_is_said_to_be_damaged_by_every_process(found, world):
+    for each in found[world]:
+        assert "/doomed/checkpoint.safetensors is damaged (" in each["emptied"]
 
 
 CUT_OFF = """

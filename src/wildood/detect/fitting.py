@@ -31,12 +31,13 @@ from wildood.methods.objective import Method, Objective, Start, stages_of
 from wildood.methods.schedule import Schedule
 from wildood.methods.woods import Woods
 from wildood.train.history import Row
+from wildood.train.identity import check_same
 from wildood.train.loop import Keep, OnEpoch, Training
 from wildood.train.monitor import Monitor, start_of
 from wildood.train.processes import this_process
 from wildood.train.progress import logger, shown
 from wildood.train.run_directory import RunDirectory
-from wildood.train.together import check_together, settle
+from wildood.train.together import check_together
 
 
 def fit(
@@ -114,10 +115,11 @@ def fit(
         data = prepare(
             labelled, wild, holdout, schedule, alpha, input, keep, seed, confidence, ood, uses_wild=method.uses_wild
         )
-        classifier, classes = copy_classifier(model, data.labelled, input, features, uses_features=method.uses_features)
+        classifier, classes = copy_classifier(
+            model, data.labelled, input, features, uses_features=method.uses_features, trained=True
+        )
         check_trainable(classifier)
         check_augmentation(schedule, data.example.shape)
-        settle(classifier)
         for part in (data.selection, data.threshold):
             check_labels(all_labels(part), "holdout", classes)
         start = start_of(classifier, data.labelled, seed)
@@ -134,6 +136,7 @@ def fit(
         if isinstance(labelled, Images) and labelled.classes:
             how["classes"] = list(labelled.classes)
         record = run_record(classifier, schedule, data.fingerprints, **how, alpha=alpha, seed=seed, keep=keep)
+        check_same({**record, "confidence": confidence, "by_class": by_class, "run_dir given": run_dir is not None})
         # After everything is checked: a call that is refused must leave no run behind.
         run = None if run_dir is None else RunDirectory(Path(run_dir), record)
         # A method that trains without wild data keeps its last epoch: its start may know nothing, and guards nothing.

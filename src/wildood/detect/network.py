@@ -18,18 +18,30 @@ from wildood.data.sources import Source, memory_of
 from wildood.errors import InputError
 from wildood.methods.schedule import Schedule
 from wildood.models.outputs import Classifier, tap_features, try_classifier
+from wildood.train.together import settle
 
 
 def copy_classifier(
-    model: nn.Module, source: Source, spec: InputSpec | None, features: str | None, *, uses_features: bool
+    model: nn.Module,
+    source: Source,
+    spec: InputSpec | None,
+    features: str | None,
+    *,
+    uses_features: bool,
+    trained: bool = False,
 ) -> tuple[Classifier, int]:
-    """A copy of the user's model that is known to work on the data, and the number of its classes."""
+    """A copy of the user's model that is known to work on the data, and the number of its classes.
+
+    Of several processes that are to train it, each has its copy on the GPU that the launcher gave to it.
+    """
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}: give a torch.nn.Module")
     try:
         network = copy.deepcopy(model)
     except (RuntimeError, TypeError) as error:
         raise InputError(f"the model cannot be copied: {error}") from error
+    device = settle(network) if trained else None
+    network = network if device is None else network.to(device)  # before it is tried: one GPU would hold something of all
     few = source.gather(torch.arange(min(2, len(source))))[0]
     classes = try_classifier(network, few, spec)
     tap = tap_features(network, few, spec, features) if uses_features or features is not None else None

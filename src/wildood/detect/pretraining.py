@@ -21,11 +21,12 @@ from wildood.detect.network import (
 )
 from wildood.methods.cross_entropy import CrossEntropyObjective
 from wildood.methods.schedule import Schedule
+from wildood.train.identity import check_same
 from wildood.train.loop import OnEpoch, Training
 from wildood.train.monitor import Monitor
 from wildood.train.progress import shown
 from wildood.train.run_directory import RunDirectory
-from wildood.train.together import check_together, settle
+from wildood.train.together import check_together
 
 
 def pretrain(
@@ -70,16 +71,17 @@ def pretrain(
         known = labelled_source(labelled, "labelled")
         holdout = numbered_like(labelled, holdout, "holdout")
         unseen = None if holdout is None else Example.of(known).check(labelled_source(holdout, "holdout"), "holdout")
-        classifier, classes = copy_classifier(model, known, input, None, uses_features=False)
+        classifier, classes = copy_classifier(model, known, input, None, uses_features=False, trained=True)
         check_trainable(classifier)
         for name, source in (("labelled", known), ("holdout", unseen)):
             if source is not None:
                 check_labels(all_labels(source), name, classes)
         check_augmentation(schedule, Example.of(known).shape)
-        settle(classifier)
         objective = CrossEntropyObjective(classifier)
         check_together(objective, schedule)
         record = run_record(classifier, schedule, {"labelled": known.fingerprint()}, seed=seed)
+        watched = {"data.holdout": None if unseen is None else unseen.fingerprint()}
+        check_same({**record, **watched, "run_dir given": run_dir is not None})
         run = None if run_dir is None else RunDirectory(Path(run_dir), record)
         monitor = None if unseen is None else Monitor(unseen, None, alpha=0.05)
         Training(objective, known, None, schedule, seed, monitor, "last", run, on_epoch).train()

@@ -17,6 +17,7 @@ from wildood.evaluate.selection import Mask, Selection
 from wildood.methods.objective import Objective, Terms
 from wildood.methods.schedule import Schedule
 from wildood.train.ahead import Ahead
+from wildood.train.batch_norm import normalising_together
 from wildood.train.batches import Batches
 from wildood.train.history import Row, row_line
 from wildood.train.interruption import held_back
@@ -91,7 +92,8 @@ class Training:
     def train(self) -> list[Row]:
         """Run to the end of the schedule (from the last checkpoint, if there is one); the history."""
         device = self.objective.classifier.device
-        with told_if_another_ends(saved=self.run is not None), lent_generator(self.seed, "model", device):
+        told = told_if_another_ends(saved=self.run is not None)
+        with told, lent_generator(self.seed, "model", device), normalising_together(self.objective):
             if self.process.world > 1:
                 self.together = Together(self.objective, self.schedule, self.seed)
             self._resume_or_begin()
@@ -103,45 +105,54 @@ class Training:
 
     def _train(self) -> None:
         self.began = time.monotonic()
-        save_next = self.began + self.checkpoint_seconds
+        self.save_next = self.began + self.checkpoint_seconds
         self.first_step = self.step
         pools = (self.labelled, *(() if self.wild is None else self.wild.pools))
         ahead = Ahead(self.batches.draw, self.batches.state_dict) if any(map(is_mapped, pools)) else nullcontext()
         watched = held_back(wanted=self.run is not None)
         with watched as ctrl_c, ahead as self.ahead, progress_bar(self.total, self.step) as bar:
             while self.step < self.total:
-                self._one_step(stop=ctrl_c.came)
+                self._one_step(stop=ctrl_c.came, save=self._is_to_save())
                 bar.at(self.step)
                 if self.step % self.per_epoch == 0 or self.step == self.total:
                     self._end_epoch()
                 if self.on_step is not None:
                     self.on_step(self.step, self.objective)
                 # Read once: what comes while the run is saved stops it after the next step.
-                stop = ctrl_c.came if self.together is None else self.together.stop
-                ended = stop or self.step == self.total
-                if self.run is not None and self.run.writes and (ended or time.monotonic() >= save_next):
-                    save_next = self._save(self.run)
+                stop, save = ctrl_c.came, self._is_to_save()
+                if self.together is not None:  # all processes do the same in the same step
+                    stop, save = self.together.stop, self.together.save
+                if self.run is not None and (stop or save or self.step == self.total):
+                    self._check_weights()
+                    self._save(self.run)
                 if stop:
                     ctrl_c.came = True  # to another process, perhaps
                     total(torch.zeros(1))  # nobody leaves before the run is saved: the launcher would end the others
                     break
 
-    def _save(self, run: RunDirectory) -> float:
-        """Write a checkpoint; when to write the next one, so that saving takes no more than a twentieth of the time."""
-        self._check_weights()
+    def _is_to_save(self) -> bool:
+        return self.run is not None and self.run.writes and time.monotonic() >= self.save_next
+
+    def _save(self, run: RunDirectory) -> None:
+        """Write a checkpoint; note when to write the next one, so that saving takes no more than a twentieth of the time."""
+        if not run.writes:
+            return
         began = time.monotonic()
         run.save(self.state_dict())
         ended = time.monotonic()
-        return ended + max(self.checkpoint_seconds, 20 * (ended - began) if self.checkpoint_seconds else 0)
+        self.save_next = ended + max(self.checkpoint_seconds, 20 * (ended - began) if self.checkpoint_seconds else 0)
 
-    def _one_step(self, *, stop: bool = False) -> None:
+    def _one_step(self, *, stop: bool = False, save: bool = False) -> None:
         """Lines 4 and 5 of Algorithm 1: draw a batch, descend the augmented Lagrangian; then the duals, if they move now."""
         began = time.perf_counter()
         self.objective.train()
         for group in self.optimiser.param_groups:
             group["lr"] = self.schedule.lr_at(self.step, self.per_epoch, self.total)
         batch = self.batches.draw() if self.ahead is None else self.ahead.take()
-        terms: Terms = self.objective(batch) if self.together is None else self.together(batch, self.step, stop=stop)
+        if self.together is None:
+            terms: Terms = self.objective(batch)
+        else:
+            terms = self.together(batch, self.step, stop=stop, save=save)
         lagrangian = self.lagrangian(terms)
         if not torch.isfinite(lagrangian):
             raise TrainingError(self._not_finite(f"the loss became {lagrangian.item()}"))

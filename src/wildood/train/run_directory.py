@@ -7,6 +7,7 @@ from typing import Any
 from wildood.data.files import DamagedFileError, digest, dump_state, load_state, write_atomically
 from wildood.errors import CheckpointError
 from wildood.train.history import Row, append_row, rewrite_rows
+from wildood.train.identity import flat, in_words
 from wildood.train.processes import from_first, is_first
 
 FORMAT = 2  # of checkpoints: 2 keeps the place in an order instead of what is left of it
@@ -59,10 +60,10 @@ class RunDirectory:
             found = json.loads(record.read_bytes())
         except ValueError as error:
             raise CheckpointError(f"{record} is damaged: remove {self.path} or use another run_dir") from error
-        there, here = _flat(found), _flat(expected)
+        there, here = flat(found), flat(expected)
         differing = [key for key in there | here if there.get(key) != here.get(key)]
         if differing:
-            others = ", ".join(_named(key) for key in differing[1:])
+            others = ", ".join(in_words(key) for key in differing[1:])
             raise CheckpointError(
                 f"{self.path} belongs to another run: {_difference(differing[0], there, here)}"
                 + (f" (different, too: {others})" if others else "")
@@ -105,13 +106,6 @@ class RunDirectory:
             rewrite_rows(self.history_path, rows)
 
 
-def _named(key: str) -> str:
-    """A part of a run's identity as a person would name it."""
-    if key == "model":
-        return "the starting weights"
-    return f"the {key.removeprefix('data.')} data" if key.startswith("data.") else key
-
-
 def _difference(key: str, there: dict[str, Any], here: dict[str, Any]) -> str:
     """What differs: of weights and data, of which a run knows hashes, that they do; of a setting, its values.
 
@@ -120,17 +114,6 @@ def _difference(key: str, there: dict[str, Any], here: dict[str, Any]) -> str:
     >>> _difference("seed", {"seed": 0}, {"seed": 1})
     "its seed is 0, this call's is 1"
     """
-    if _named(key) == key:
+    if in_words(key) == key:
         return f"its {key} is {there.get(key)}, this call's is {here.get(key)}"
-    return f"{_named(key)} {'differ' if key == 'model' else 'differs'}"
-
-
-def _flat(record: Any, prefix: str = "") -> dict[str, Any]:
-    """A nested record as one level of dotted names."""
-    if not isinstance(record, dict):
-        return {prefix: record}
-    return {
-        name: value
-        for key, inner in record.items()
-        for name, value in _flat(inner, f"{prefix}.{key}" if prefix else key).items()
-    }
+    return f"{in_words(key)} {'differ' if key == 'model' else 'differs'}"

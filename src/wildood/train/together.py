@@ -3,8 +3,7 @@
 import os
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from wildood.data.sampling import lent_generator
@@ -12,8 +11,8 @@ from wildood.errors import InputError
 from wildood.methods.objective import Batch, Objective, Terms
 from wildood.methods.schedule import Schedule
 from wildood.models.outputs import Classifier
+from wildood.train.buffers import Buffers
 from wildood.train.processes import join, this_process, total
-from wildood.train.progress import logger
 
 
 class Together:
@@ -26,30 +25,32 @@ class Together:
 
     Attributes:
         stop: whether some process was asked to stop, as of the last step.
+        save: whether some process was to save.
     """
 
     def __init__(self, objective: Objective, schedule: Schedule, seed: int) -> None:
-        self.objective, self.seed, self.stop = objective, seed, False
+        self.objective, self.seed = objective, seed
+        self.stop = self.save = False
         self.rank, self.world = this_process()
         self.share = len(range(self.rank, schedule.batch, self.world)) / schedule.batch
-        _join_statistics(objective)
+        self.buffers = Buffers(objective, self.share)
         # A layer whose place a head has taken gets no gradient, and a model may leave out others in some steps.
         self.ddp = DistributedDataParallel(_Wrapped(objective), find_unused_parameters=True)
+        self.ddp.broadcast_buffers = False  # `buffers` does that; as an argument it has another name since torch 2.13
 
-    def __call__(self, batch: Batch, step: int, *, stop: bool) -> Terms:
+    def __call__(self, batch: Batch, step: int, *, stop: bool, save: bool) -> Terms:
         """The terms of the whole batch, from this process's share of it."""
         # The noise of dropout differs between processes, and a resumed run has the same again.
         noise = f"model in process {self.rank} of {self.world} at step {step}"
         with lent_generator(self.seed, noise, self.objective.classifier.device):
             terms: Terms = self.ddp(batch)
         own = [terms.loss, *terms.constraints.values()]
-        running = _running_statistics(self.objective)
-        told = [*own, own[0].new_tensor(float(stop)), *running]
-        heard = total(self.share * torch.cat([value.detach().double().flatten() for value in told]))
-        values, stopping, statistics = heard[: len(own)], heard[len(own)], heard[len(own) + 1 :]
-        self.stop = bool(stopping > 0)
-        for buffer, mean in zip(running, torch.split(statistics, [kept.numel() for kept in running]), strict=True):
-            buffer.data.copy_(mean.view_as(buffer))  # the backward pass has noted the buffer, but does not read it
+        shares = self.share * torch.stack([value.detach().double() for value in own]).cpu()
+        told = [shares, torch.tensor([stop, save], dtype=torch.float64), self.buffers.told()]
+        heard = total(torch.cat(told))
+        values, asked = heard[: len(own)].to(own[0].device), heard[len(own) : len(own) + 2]
+        self.stop, self.save = (asked > 0).tolist()
+        self.buffers.heard(heard[len(own) + 2 :])
         loss, *constraints = (
             value.to(mine.dtype) + self.world * self.share * (mine - mine.detach())
             for mine, value in zip(own, values, strict=True)
@@ -88,30 +89,20 @@ def check_together(objective: Objective, schedule: Schedule) -> None:
         )
 
 
-def settle(classifier: Classifier) -> None:
-    """Join the other processes; a model on a GPU goes to the one that the launcher gave to this process.
+def settle(model: nn.Module) -> torch.device | None:
+    """Join the other processes; where this process's copy of a model goes, if the launcher gave a GPU to each.
 
-    >>> settle(Classifier(nn.Linear(2, 3)))
+    >>> settle(nn.Linear(2, 3))
     """
-    if join().world > 1 and classifier.device.type == "cuda" and "LOCAL_RANK" in os.environ:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        classifier.model.to("cuda")
-
-
-def _join_statistics(objective: Objective) -> None:
-    """Let BatchNorm normalise by the whole batch, which torch has for GPUs only; elsewhere, say what it does."""
-    if objective.classifier.device.type == "cuda":
-        nn.SyncBatchNorm.convert_sync_batchnorm(objective)  # type: ignore[no-untyped-call]
-    elif _normalising(objective.train()):
-        logger.info("BatchNorm normalises by each process's share of a batch: one process would give another result")
-
-
-def _running_statistics(objective: Objective) -> list[Tensor]:
-    """Those of BatchNorm, which each process has moved by its own share; SyncBatchNorm moves all of them alike."""
-    moved = [part for part in _normalising(objective) if not isinstance(part, nn.SyncBatchNorm)]
-    return [kept for part in moved for kept in (part.running_mean, part.running_var) if kept is not None]
-
-
-def _normalising(objective: Objective) -> list[_BatchNorm]:
-    """The layers that normalise by the batch; not those that stay in evaluation mode."""
-    return [part for part in objective.modules() if isinstance(part, _BatchNorm) and part.training]
+    device = Classifier(model).device
+    if join().world == 1 or device.type == "cpu":
+        return None
+    if device.type != "cuda":
+        raise InputError(
+            f"the model is on {device.type}, where processes cannot share a run: move it to the CPU or to CUDA, or start it "
+            "without torchrun, in one process"
+        )
+    if "LOCAL_RANK" not in os.environ:
+        return None
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
