@@ -1,6 +1,7 @@
 """An archive gives what `open_images` gives, in the same order, but a chunk at a time."""
 
 import io
+import os
 import sys
 import zipfile
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from wildood.data import chunks as chunks_module
 from wildood.data.archives import open_archive
+from wildood.data.chunks import FileRows
 from wildood.data.images import Framing
 from wildood.data.opening import open_images
 from wildood.errors import InputError
@@ -211,6 +213,40 @@ def test_broken_picture_is_refused_by_its_name_or_left_out(photos):
     left = opened(str(photos), Framing((2, 2)), skip_broken=True)[1][1].read(1)
     assert list(left.names) == ["a/05.png", "a/06.png", "a/08.png", "a/09.png"]
     assert [name for name, _ in left.broken] == ["a/07.png"]
+
+
+@pytest.mark.parametrize("rows", [7, 12])
+def test_array_file_that_is_replaced_while_it_is_read_is_refused(rows):
+    np.save("x.npy", X)
+    found = opened("x.npy")[1]
+    found[0].read(1)
+    np.save("x.npy", X[:rows] + 1)
+    os.utime("x.npy", ns=(0, 0))
+    with pytest.raises(InputError, match=r"x.npy is not the file that was opened, as seen from .*: leave it as it is"):
+        found[1].read(1)
+    Path("x.npy").unlink()
+    with pytest.raises(InputError, match=r"x.npy is not the file that was opened"):
+        found[1].read(1)
+
+
+def test_rows_that_an_array_file_has_not_are_never_left_out_in_silence():
+    np.save("x.npy", X)
+    found = Path("x.npy").stat()
+    rows = FileRows(Path("x.npy"), 10, 5, found.st_size, found.st_mtime_ns)
+    with pytest.raises(InputError, match=r"x.npy is not the file that was opened"):
+        rows.read(1)
+
+
+def test_listed_pictures_that_are_gone_or_others_are_refused_and_never_left_out_as_broken(photos):
+    size = (photos / "a" / "07.png").stat().st_size
+    found = opened(str(photos), Framing((2, 2)), skip_broken=True)[1]
+    (photos / "a" / "07.png").write_bytes(b"torn")
+    with pytest.raises(InputError, match=rf"a/07.png was listed with {size} bytes, but has 4 bytes, as seen from "):
+        found[1].read(1)
+    photos.rename(photos.with_name("elsewhere"))
+    photos.mkdir()  # as where a disk is not mounted
+    with pytest.raises(InputError, match=r"a/00.png was listed with \d+ bytes, but is not there, as seen from "):
+        found[0].read(1)
 
 
 def test_state_of_pictures_tells_a_file_that_changed_but_not_its_class(photos):

@@ -51,9 +51,12 @@ def open_archive(text: str, framing: Framing, *, skip_broken: bool = False) -> I
         yield Archive(text, identity, None, _pictures(listing, framing, skip_broken=skip_broken))
     elif _is_one_array(text):
         array = open_arrays(text).examples
-        path = Path(text).absolute()
+        path, found = Path(text).absolute(), Path(text).stat()
         size, total = chunk_size(array.nbytes // max(1, len(array))), len(array)
-        pieces = (FileRows(path, start, min(size, total - start)) for start in range(0, max(1, total), size))
+        pieces = (
+            FileRows(path, start, min(size, total - start), found.st_size, found.st_mtime_ns)
+            for start in range(0, max(1, total), size)
+        )
         yield Archive(text, _identity(text), total, pieces)
     else:
         with open_stream(text) as stream:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import platform
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -92,25 +93,48 @@ class Rows:
 
 @dataclass(frozen=True)
 class FileRows:
-    """Examples of an .npy file.
+    """Examples of an .npy file, which must stay as it was when it was opened.
+
+    Attributes:
+        size: of the file, in bytes,
+        changed: and its time; not the one that the system keeps besides, which other nodes may not see alike.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
     ...     np.save(f"{place}/a.npy", np.arange(10.0).reshape(5, 2))
-    ...     FileRows(Path(place) / "a.npy", first=1, count=2).read(1).examples
+    ...     found = os.stat(f"{place}/a.npy")
+    ...     rows = FileRows(Path(place) / "a.npy", first=1, count=2, size=found.st_size, changed=found.st_mtime_ns)
+    ...     rows.read(1).examples
     array([[2., 3.], [4., 5.]])
     """
 
     place: Path
     first: int
     count: int
+    size: int
+    changed: int
     state: str = ""
 
     def read(self, threads: int) -> Read:
         """Copy them out of the file."""
+        try:
+            found = self.place.stat()
+        except FileNotFoundError as error:
+            raise self._other() from error
+        if (found.st_size, found.st_mtime_ns) != (self.size, self.changed):
+            raise self._other()
         # Mapped for each chunk anew: pages of the file that were looked at count as memory until it is let go of.
         array = np.load(self.place, mmap_mode="r", allow_pickle=False)
-        return Rows(np.array(array[self.first : self.first + self.count]), self.first).read(threads)
+        rows = np.array(array[self.first : self.first + self.count])
+        if len(rows) != self.count:
+            raise self._other()
+        return Rows(rows, self.first).read(threads)
+
+    def _other(self) -> InputError:
+        return InputError(
+            f"{self.place} is not the file that was opened, as seen from {platform.node()}: leave it as it is while it is "
+            "scored, put it where all nodes see the same, and start again"
+        )
 
 
 @dataclass(frozen=True)
@@ -121,7 +145,8 @@ class Pictures:
     >>> from PIL import Image
     >>> with tempfile.TemporaryDirectory() as place:
     ...     Image.new("RGB", (4, 4)).save(f"{place}/a.png")
-    ...     found = Pictures(Path(place), 0, (Listed("a.png", 68, 0, 0, None),), Framing(2), skip_broken=False).read(1)
+    ...     file = Listed("a.png", os.stat(f"{place}/a.png").st_size, 0, 0, None)
+    ...     found = Pictures(Path(place), 0, (file,), Framing(2), skip_broken=False).read(1)
     ...     found.examples.shape, found.names
     ((1, 2, 2, 3), ['a.png'])
     """
@@ -166,7 +191,15 @@ class Pictures:
         return os.path.join(self.place, file.name)  # noqa: PTH118 - there may be millions
 
     def _decode(self, file: Listed) -> Decoded | Broken:
-        return decode(self._path(file), self.framing)
+        outcome = decode(self._path(file), self.framing)
+        # What was no plain file when it was listed may be broken; the others were there, so that this is another place.
+        if file.size >= 0 and (size := _size(self._path(file))) != file.size:
+            is_now = "is not there" if size is None else f"has {size} bytes"
+            raise InputError(
+                f"{self._path(file)} was listed with {file.size} bytes, but {is_now}, as seen from {platform.node()}: leave "
+                "pictures as they are while they are scored, put them where all nodes see the same, and start again"
+            )
+        return outcome
 
     def _refuse_other_size(self, name: str, outcome: Decoded, found: list[tuple[str, Decoded]]) -> None:
         if found and outcome.pixels.shape != found[0][1].pixels.shape:
@@ -175,6 +208,13 @@ class Pictures:
                 f"{self.place}: {found[0][0]} is {sizes[0]} pixels, {name} {sizes[1]} (width x height): give "
                 "pictures of one size"
             )
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size  # noqa: PTH116 - there may be millions
+    except FileNotFoundError:
+        return None
 
 
 def chunk_size(nbytes: int) -> int:
