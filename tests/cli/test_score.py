@@ -1,6 +1,7 @@
 """`wildood score`: lines as soon as they are known, and a file that goes on where it was cut off."""
 
 import io
+import json
 import shutil
 import signal
 import subprocess
@@ -135,6 +136,20 @@ def test_draft_of_another_call_is_refused_in_one_line_and_kept(place, monkeypatc
     assert said.startswith(
         f"wildood: a.csv.part was begun with {what} other than now: remove a.csv.part and a.csv.part.json"
     )
+    assert Path("a.csv.part").read_bytes() == kept
+
+
+@pytest.mark.parametrize("note", [{"lines": 3}, {"listed": "many"}])
+def test_draft_whose_note_is_damaged_is_refused_in_one_line_and_kept(place, monkeypatch, capsys, note):
+    cut_off(monkeypatch, 2, "d", "x.npy", "--out", "a.csv")
+    kept, about = Path("a.csv.part").read_bytes(), json.loads(Path("a.csv.part.json").read_bytes())
+    Path("a.csv.part.json").write_text(json.dumps({**about, "note": note}))
+    capsys.readouterr()
+    assert main(["score", "d", "x.npy", "--out", "a.csv"]) == 2
+    said = (
+        "wildood: a.csv.part has a damaged note of how far it came: remove a.csv.part and a.csv.part.json to begin anew, or "
+    )
+    assert capsys.readouterr().err.splitlines()[-1] == f"{said}give another --out"
     assert Path("a.csv.part").read_bytes() == kept
 
 

@@ -2,7 +2,11 @@
 
 import os
 import signal
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +15,10 @@ import torch
 import wildood
 from wildood.cli import score_on_ray
 from wildood.cli.main import main
+from wildood.cli.score_on_ray import Job, answer_on_ray
 from wildood.data import chunks
 from wildood.data.drafts import Draft
+from wildood.errors import InputError
 from wildood.models.small import MLP
 
 # A start that Ray gives up leaves unclosed pipes of its own; the next attempt is what counts.
@@ -72,6 +78,38 @@ def test_killed_worker_and_killed_caller_change_no_byte(cluster, expected, monke
     tries = [int(line.split()[1]) for line in notes.read_text().splitlines()[1:]]
     assert sorted(tries) == list(range(1536, 3000, 256))
     assert Path("a.csv").read_bytes() == expected
+
+
+def test_rows_that_are_sent_wait_in_no_more_than_half_of_the_room_for_them(monkeypatch):
+    under_way, most = [], []
+
+    def send(chunk, _job):
+        under_way.append(chunk)
+        most.append(sum(each.count for each in under_way))
+        return chunk
+
+    def get(chunk):
+        under_way.remove(chunk)
+        return chunk.count
+
+    task = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=send))
+    ray = SimpleNamespace(remote=lambda _: task, cluster_resources=lambda: {"CPU": 8}, get=get)
+    monkeypatch.setattr(score_on_ray, "connected", lambda *_, **__: nullcontext(ray))
+    monkeypatch.setattr(score_on_ray, "OBJECTS", 1000)  # bytes, of which a row has 8
+    rows = [chunks.Rows(np.zeros((count, 1)), first) for first, count in enumerate([20, 20, 30, 100, 10, 10])]
+    assert [count for _, count in answer_on_ray(iter(rows), "local", None)] == [20, 20, 30, 100, 10, 10]
+    assert most == [20, 40, 50, 100, 10, 20]
+
+
+def test_workers_look_for_modules_where_the_caller_stands_only_for_a_model_of_the_users(expected, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    job = replace(Job.of(Path("d"), None, "csv"), found_in="where the caller stands")
+    score_on_ray._detector.__wrapped__(job)
+    assert job.found_in not in sys.path
+    with pytest.raises(InputError):
+        score_on_ray._detector.__wrapped__(replace(job, model="no_such_module:build"))
+    assert job.found_in in sys.path
 
 
 def test_arrays_that_workers_cannot_read_by_rows_are_sent_to_them(cluster, expected, capsys):

@@ -109,7 +109,7 @@ def refusal(file, made_of=MADE_OF):
     return str(refused.value).replace(f"{file.parent}/", "")
 
 
-ANEW = "remove numbers.txt.part and numbers.txt.part.json to begin anew, or give another --out"
+ANEW = "remove numbers.txt.part and numbers.txt.part.json to begin anew, or give another file"
 
 
 def test_draft_of_something_else_is_refused_and_kept(file):
@@ -136,5 +136,5 @@ def test_draft_that_lost_lines_is_refused(file):
 def test_two_processes_do_not_write_one_draft(file):
     cut_off(file, 1)
     with locked(file.with_name("numbers.txt.part")):
-        assert refusal(file) == "another process is writing numbers.txt.part: wait for it, or give another --out"
+        assert refusal(file) == "another process is writing numbers.txt.part: wait for it, or give another file"
     assert write(file) == 1

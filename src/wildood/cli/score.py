@@ -83,7 +83,7 @@ def run(words: Sequence[str]) -> None:
         if archive.count is not None:
             logger.info("examples: %d examples from %s", archive.count, archive.where)
         with _output(options, archive) as output:
-            done = Progress(**output.note)
+            done = Progress.of(output)
             with progress_bar(archive.count, done.listed, "scoring", "examples") as bar:
                 done = write_lines(archive, answer, output, lambda at: bar.at(at.listed))
         if archive.count is None:
@@ -103,8 +103,8 @@ def _output(options: ScoreOptions, archive: Archive) -> Iterator[Output]:
         "a --format": options.format,
         "a version of wildood": __version__,
     }
-    with draft_of(Path(options.out), made_of) as draft:
-        before = Progress(**draft.note)
+    with draft_of(Path(options.out), made_of, elsewhere="give another --out") as draft:
+        before = Progress.of(draft)
         if before.broken and not options.skip_broken:
             raise InputError(f"{draft.part} was begun with --skip-broken, and left out {before.broken}: give it again")
         if before.listed:
@@ -112,7 +112,7 @@ def _output(options: ScoreOptions, archive: Archive) -> Iterator[Output]:
         try:
             yield draft
         except BaseException:
-            done = Progress(**draft.note)
+            done = Progress.of(draft)
             if done.examples:
                 logger.info("%s keeps %d lines: called again, it goes on from there", draft.part, done.examples)
             raise

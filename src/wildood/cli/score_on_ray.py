@@ -15,12 +15,12 @@ import torch
 
 from wildood import __version__
 from wildood.cli.models import read_model
-from wildood.data.chunks import Chunk
+from wildood.data.chunks import Chunk, Rows
 from wildood.detect.detector import Detector
 from wildood.detect.lines import Format, Lines, lines_of
 from wildood.detect.storage import load, read_description
 from wildood.errors import DetectorFileError, InputError, WildoodError
-from wildood.experiments.ray_cluster import connected
+from wildood.experiments.ray_cluster import OBJECTS, connected
 from wildood.experiments.running import MOST_DEATHS
 
 AHEAD = 2  # chunks for each CPU of the cluster that wait for a worker or for their turn to be written
@@ -53,21 +53,26 @@ class Job:
 
 
 def answer_on_ray(chunks: Iterator[Chunk], address: str, job: Job) -> Iterator[tuple[Chunk, Lines]]:
-    """The lines of chunks, in their order, made by the workers of a cluster; only so many are under way at a time."""
+    """The lines of chunks, in their order, made by the workers of a cluster; few are under way at a time."""
     with connected(address, cpus=1, gpus=0.0) as ray:
         task = ray.remote(work).options(name="wildood score", num_cpus=1, max_retries=MOST_DEATHS)
         most = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
         waiting: deque[tuple[Chunk, Any]] = deque()
         try:
             for chunk in chunks:
-                waiting.append((chunk, task.remote(chunk, job)))
-                if len(waiting) == most:
+                while waiting and (len(waiting) == most or _sent(chunk, *(each for each, _ in waiting)) > OBJECTS // 2):
                     yield _ended(ray, *waiting.popleft())
+                waiting.append((chunk, task.remote(chunk, job)))
             while waiting:
                 yield _ended(ray, *waiting.popleft())
         finally:
             for _, reference in waiting:
                 ray.cancel(reference)
+
+
+def _sent(*chunks: Chunk) -> int:
+    """The bytes of rows that travel with chunks; other workers read theirs from the disk."""
+    return sum(chunk.examples.nbytes for chunk in chunks if isinstance(chunk, Rows))
 
 
 def work(chunk: Chunk, job: Job) -> Lines:
@@ -95,8 +100,10 @@ def _detector(job: Job) -> Detector:
         raise InputError(
             f"{job.detector} is another detector on the Ray node {platform.node()}: put it where all nodes see the same"
         )
+    if job.model is None:
+        return load(job.detector)
     sys.path.insert(0, job.found_in)
-    return load(job.detector, model=None if job.model is None else read_model(job.model))
+    return load(job.detector, model=read_model(job.model))
 
 
 def _ended(ray: ModuleType, chunk: Chunk, reference: Any) -> tuple[Chunk, Lines]:

@@ -20,14 +20,14 @@ class Draft:
         note: what came with the last text that was added; empty if there is none.
     """
 
-    def __init__(self, path: Path, made_of: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, made_of: Mapping[str, str], elsewhere: str) -> None:
         self.path, self.part, self.about = (
             path,
             path.with_name(f"{path.name}.part"),
             path.with_name(f"{path.name}.part.json"),
         )
         self.note: dict[str, Any] = {}
-        self._made_of, self._bytes = dict(made_of), 0
+        self._made_of, self._elsewhere, self._bytes = dict(made_of), elsewhere, 0
         self._file: BinaryIO | None = None
 
     def find(self) -> None:
@@ -84,7 +84,7 @@ class Draft:
 
     @property
     def _to_begin_anew(self) -> str:
-        return f"remove {self.part.name} and {self.about.name} to begin anew, or give another --out"
+        return f"remove {self.part.name} and {self.about.name} to begin anew, or {self._elsewhere}"
 
     def _forget(self) -> None:
         self.about.unlink(missing_ok=True)
@@ -97,12 +97,13 @@ class Draft:
 
 
 @contextmanager
-def draft_of(path: Path, made_of: Mapping[str, str]) -> Iterator[Draft]:
+def draft_of(path: Path, made_of: Mapping[str, str], elsewhere: str = "give another file") -> Iterator[Draft]:
     """The draft of a file, which becomes the file at the end of the block; an exception leaves it as it is.
 
     Args:
         path: the file.
         made_of: what decides its content, by names for people: a draft of something else is refused.
+        elsewhere: how the user gives another file, for messages.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -121,11 +122,11 @@ def draft_of(path: Path, made_of: Mapping[str, str]) -> Iterator[Draft]:
     {'letters': 1}
     (b'ab', 1)
     """
-    draft = Draft(path, made_of)
+    draft = Draft(path, made_of, elsewhere)
     draft.part.touch()  # which says why, where nothing can be written
     with locked(draft.part) as mine:
         if not mine and is_held(draft.part):
-            raise InputError(f"another process is writing {draft.part}: wait for it, or give another --out")
+            raise InputError(f"another process is writing {draft.part}: wait for it, or {elsewhere}")
         draft.find()
         try:
             yield draft

@@ -5,7 +5,7 @@ import io
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Protocol
 
 from wildood.data.archives import Archive
@@ -49,6 +49,17 @@ class Progress:
     examples: int = 0
     broken: int = 0
     state: str = ""
+
+    @classmethod
+    def of(cls, output: "Output") -> "Progress":
+        """How far an output came; one whose note says something else is refused."""
+        try:
+            found = cls(**output.note)
+        except TypeError:
+            found = None
+        if found is None or any(type(getattr(found, part.name)) is not part.type for part in fields(cls)):
+            raise output.refuse("has a damaged note of how far it came")
+        return found
 
     def after(self, chunk: Chunk, lines: Lines) -> "Progress":
         """After one more chunk."""
@@ -124,7 +135,7 @@ def write_lines(archive: Archive, answer: Answer, output: Output, told: Callable
         output: where they go.
         told: hears how far it is, at first and after each chunk.
     """
-    at, text = Progress(**output.note), ""
+    at, text = Progress.of(output), ""
     told(at)
     for chunk, lines in answer(_remaining(archive, at, output)):
         for name, why in lines.broken[: max(0, _LISTED - at.broken)]:

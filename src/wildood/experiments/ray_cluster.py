@@ -16,7 +16,7 @@ from wildood.train.progress import logger
 
 LOCAL = "local"
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "^"}  # the latter: messages of Ray's to the terminal
-OBJECTS = 100_000_000  # bytes of memory for objects that tasks return: results are small
+OBJECTS = 100_000_000  # bytes of memory for what tasks are sent and return: results are small, rows to score are not
 ATTEMPTS = 3  # to start a cluster on this machine
 SECONDS = 10  # to find out whether somebody listens at an address
 LONGEST = 30  # letters of a directory below which Ray can make its sockets
