@@ -6,10 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-PADDING = 4
-
-
-WHOLE = slice(None)
+PADDING = 4  # black pixels on each side
+WHOLE = slice(None)  # a share that is all of a batch
 
 
 def flip_and_crop(
