@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from wildood.data.files import load_state
+from wildood.detect import fitting
 from wildood.train.history import read_rows
 
 FITS = """
@@ -155,6 +156,14 @@ def without_times(history):
     return [{name: value for name, value in row.items() if name not in TIMES} for row in history]
 
 
+def run_here(program: Path, *words: object) -> None:
+    """Run a program in this process: one more would only import torch once more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [str(program), *map(str, words)])
+        patch.setattr(fitting, "Training", fitting.Training)  # which programs change
+        runpy.run_path(str(program))
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory, torchrun):
     """What each process of a run on 1, 2 and 3 of them found."""
@@ -162,17 +171,14 @@ def found(tmp_path_factory, torchrun):
     for world in (1, 2, 3):
         place = tmp_path_factory.mktemp(f"on{world}")
         (place / "fits.py").write_text(FITS)
-        if world == 1:  # here: a process more would only import torch once more
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(sys, "argv", ["fits.py", str(place)])
-                runpy.run_path(str(place / "fits.py"))
-            results[1] = [json.loads((place / "found-0.json").read_text())]
-            continue
-        with torchrun(world, place / "fits.py", place) as process:
-            said = process.communicate()[1].decode()
-        assert process.returncode == 0, said
-        assert "Warning" not in said
-        assert not (place / "csi").exists()
+        if world == 1:
+            run_here(place / "fits.py", place)
+        else:
+            with torchrun(world, place / "fits.py", place) as process:
+                said = process.communicate()[1].decode()
+            assert process.returncode == 0, said
+            assert "Warning" not in said
+        assert (place / "csi").exists() == (world == 1)
         results[world] = [json.loads((place / f"found-{rank}.json").read_text()) for rank in range(world)]
     return results
 
@@ -304,8 +310,7 @@ def test_a_run_whose_process_is_killed_goes_on_with_three_and_after_ctrl_c_with_
     assert killed_at < saved_state(run)["step"] < 48
 
     for directory in (run, whole):
-        done = subprocess.run([sys.executable, program, directory, "0", "often"], check=False, capture_output=True)
-        assert done.returncode == 0, done.stderr
+        run_here(program, directory, "0", "often")
     rows, expected = without_times(read_rows(run / "history.jsonl")), without_times(read_rows(whole / "history.jsonl"))
     assert len(rows) == 13
     for row, its_row in zip(expected, rows, strict=True):
