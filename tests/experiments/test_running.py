@@ -9,6 +9,7 @@ import torch
 from wildood.data.locks import locked
 from wildood.detect.scoring import posthoc
 from wildood.errors import InputError
+from wildood.experiments import shared_pass
 from wildood.experiments.comparison import METHODS, Metrics, detector_of
 from wildood.experiments.digits import SPEC, digits, starting_classifier
 from wildood.experiments.division import divide
@@ -117,8 +118,8 @@ def test_a_score_on_the_shared_pass_is_the_score_on_the_images(small, small_root
 
 def test_scores_share_one_pass_over_the_images(small, small_root, tmp_path, monkeypatch):
     passes = []
-    real = __import__("wildood.models.outputs", fromlist=["each_output"]).each_output
-    monkeypatch.setattr("wildood.experiments.shared_pass.each_output", lambda *a: passes.append(len(a[1])) or real(*a))
+    real = shared_pass.features_of
+    monkeypatch.setattr(shared_pass, "features_of", lambda *a: passes.append(len(a[1])) or real(*a))
     store = RunStore(tmp_path)
     for name in ("energy", "max-softmax", "react"):
         assert isinstance(run(replace(small, method=name, settings={}, wild=None, pi=0.0), store, small_root), Result)

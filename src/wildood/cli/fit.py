@@ -57,6 +57,7 @@ class FitOptions(CommonOptions):
         method: what to train with.
         as_published: do what the released code does, bugs included (woods and woods-alt).
         features: the submodule whose output are the features, for methods that use them; found if not given.
+        frozen: train only the last layer and what the method adds, on features that are computed once.
         confidence: promise the false-alarm rate with this probability over the draw of the holdout, instead of on average.
         by_class: a threshold for each predicted class, so that no class bears all false alarms.
         grid: train with each of these values, or each combination, as in weight=0.1,0.5,1; keep the one that accepts the
@@ -69,6 +70,7 @@ class FitOptions(CommonOptions):
     method: Literal["woods", "woods-alt", "oe", "energy-margin", "energy-logistic", "godin", "csi"] = "woods"
     as_published: bool = False
     features: Annotated[str | None, named("NAME")] = None
+    frozen: bool = False
     confidence: Annotated[float | None, named("SHARE")] = None
     by_class: bool = False
     grid: Annotated[tuple[str, ...] | None, named("SETTING=VALUE,VALUE [...]")] = None
@@ -102,6 +104,7 @@ def run(words: Sequence[str]) -> None:
         "schedule": schedule,
         "input": spec_of(options),
         "features": options.features,
+        "frozen": options.frozen,
         "confidence": options.confidence,
         "by_class": options.by_class,
         "seed": options.seed,

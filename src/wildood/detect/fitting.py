@@ -13,6 +13,7 @@ from wildood.data.sampling import lent_generator
 from wildood.data.sources import Source
 from wildood.detect.choosing import choose
 from wildood.detect.detector import Detector, examples_of
+from wildood.detect.frozen import check_frozen, freeze, put_back
 from wildood.detect.network import (
     check_augmentation,
     check_schedule,
@@ -53,6 +54,7 @@ def fit(
     by_class: bool = False,
     input: InputSpec | None = None,  # noqa: A002 - the user's word for it
     features: str | None = None,
+    frozen: bool = False,
     keep: Keep = "best",
     ood: Any = None,
     run_dir: str | Path | None = None,
@@ -76,6 +78,8 @@ def fit(
         by_class: a threshold for each predicted class, so that no class bears all false alarms.
         input: how uint8 images become model input; floats go in as they are without it.
         features: the submodule whose output are the features, for methods that use them; found if not given.
+        frozen: train only the last layer and what the method adds, on features that are computed once and held in memory:
+            fast, and the rest of the model stays as it is.
         keep: the "best" epoch by wild acceptance on data set aside (no OOD labels), or the "last"; "as_published" is the
             released choice: the whole holdout and `ood` choose, whatever it costs in accuracy, and nothing is promised.
         ood: examples that are known to be OOD, if there are any: they choose the epoch in the place of wild data, and are
@@ -103,46 +107,46 @@ def fit(
     if isinstance(method, type) or not hasattr(method, "objective"):
         raise InputError(f"method is {method if isinstance(method, type) else type(method)}: give one such as Woods()")
     schedule = check_schedule(method.schedule() if schedule is None else schedule)
-    if keep not in get_args(Keep):
-        raise InputError(f"keep is {keep!r}: give 'best', 'last' or 'as_published'")
-    if keep == "as_published" and (ood is None or holdout is None):
-        raise InputError("keep='as_published' chooses the epoch by known OOD examples: give ood=x and holdout=(x, y), too")
+    _check_keep(keep, ood, holdout)
     alpha = check_alpha(method.alpha if alpha is None else alpha)
     confidence = None if confidence is None else check_confidence(confidence)
     seed = check_seed(seed)
     check_spec(input)
+    if frozen:
+        check_frozen(method, schedule)
     with shown(verbose=verbose), lent_generator(seed, "fit"):
         data = prepare(
             labelled, wild, holdout, schedule, alpha, input, keep, seed, confidence, ood, uses_wild=method.uses_wild
         )
-        classifier, classes = copy_classifier(
-            model, data.labelled, input, features, uses_features=method.uses_features, trained=True
-        )
-        check_trainable(classifier)
+        taps = method.uses_features or frozen
+        classifier, classes = copy_classifier(model, data.labelled, input, features, uses_features=taps, trained=True)
+        if not frozen:  # where the last layer is trained, whatever the model says
+            check_trainable(classifier)
         check_augmentation(schedule, data.example.shape)
         for part in (data.selection, data.threshold):
             check_labels(all_labels(part), "holdout", classes)
-        start = start_of(classifier, data.labelled, seed)
+        how = {**_how(method, labelled, frozen=frozen), "alpha": alpha, "seed": seed, "keep": keep}
+        record = run_record(classifier, schedule, data.fingerprints, **how)
+        check_same({**record, "confidence": confidence, "by_class": by_class, "run_dir given": run_dir is not None})
+        trained, seen = freeze(classifier, data) if frozen else (classifier, data)
+        start = start_of(trained, seen.labelled, seed)
         if method.uses_wild:
             warn_of_accuracy(start.accuracy, "labelled")
-        objective = method.objective(classifier, start)
+        objective = method.objective(trained, start)
         check_together(objective, schedule)
         if keep == "last" and len(objective.score.candidates()) > 1:
             raise InputError(
                 "keep='last' leaves no part of the holdout to choose epsilon by: give epsilon, or keep='best' (--epsilon or "
                 "--keep best)"
             )
-        how: dict[str, Any] = {"method": {"name": type(method).__name__, **asdict(method)}}  # type: ignore[call-overload]
-        if isinstance(labelled, Images) and labelled.classes:
-            how["classes"] = list(labelled.classes)
-        record = run_record(classifier, schedule, data.fingerprints, **how, alpha=alpha, seed=seed, keep=keep)
-        check_same({**record, "confidence": confidence, "by_class": by_class, "run_dir given": run_dir is not None})
         # After everything is checked: a call that is refused must leave no run behind.
         run = None if run_dir is None else RunDirectory(Path(run_dir), record)
         # A method that trains without wild data keeps its last epoch: its start may know nothing, and guards nothing.
-        monitor = Monitor(data.selection, data.wild_aside if method.uses_wild else None, alpha)
-        common = {"labelled": data.labelled, "wild": data.wild, "seed": seed, "keep": keep, "on_epoch": on_epoch}
+        monitor = Monitor(seen.selection, seen.wild_aside if method.uses_wild else None, alpha)
+        common = {"labelled": seen.labelled, "wild": seen.wild, "seed": seed, "keep": keep, "on_epoch": on_epoch}
         objective, history, kept = _train(method, objective, schedule, start, run, monitor=monitor, **common)
+        if frozen:
+            put_back(trained, classifier, tapped=method.uses_features)
         record |= {"kept_epoch": kept, "versions": versions(), "examples": data.unlabelled}
         record |= {"processes": this_process().world} if this_process().world > 1 else {}
         if keep != "last" and holdout is not None:
@@ -156,6 +160,22 @@ def fit(
         _calibrate(detector, data.threshold, alpha, confidence, by_class=by_class, unseen=unseen)
         _report(detector, keep, kept)
     return detector
+
+
+def _check_keep(keep: Any, ood: Any, holdout: Any) -> None:
+    """Refuse a choice of the epoch that is none, or that lacks what it chooses by."""
+    if keep not in get_args(Keep):
+        raise InputError(f"keep is {keep!r}: give 'best', 'last' or 'as_published'")
+    if keep == "as_published" and (ood is None or holdout is None):
+        raise InputError("keep='as_published' chooses the epoch by known OOD examples: give ood=x and holdout=(x, y), too")
+
+
+def _how(method: Method, labelled: Any, *, frozen: bool) -> dict[str, Any]:
+    """The settings that make a run this run, and the names of the classes."""
+    how: dict[str, Any] = {"method": {"name": type(method).__name__, **asdict(method)}}  # type: ignore[call-overload]
+    if isinstance(labelled, Images) and labelled.classes:
+        how["classes"] = list(labelled.classes)
+    return how | ({"frozen": True} if frozen else {})
 
 
 def _train(

@@ -15,9 +15,9 @@ from wildood.data.given import all_labels, labelled_source, unlabelled_source
 from wildood.data.locks import locked
 from wildood.data.sources import Source
 from wildood.data.wild import WildMixture
+from wildood.detect.frozen import features_of, head_of
 from wildood.detect.network import copy_classifier, model_fingerprint
 from wildood.experiments.division import Division
-from wildood.models.outputs import Outputs, each_output, last_layer
 
 PASSES = "passes"  # the folder beside the runs
 
@@ -39,15 +39,11 @@ def in_features(model: nn.Module, parts: Division, runs: Path) -> tuple[nn.Modul
     """
     source = labelled_source(parts.labelled, "labelled")
     classifier, _ = copy_classifier(model, source, parts.spec, None, uses_features=True)
-    weight, bias = last_layer(classifier, source.gather(torch.arange(2))[0])
-    head = nn.Linear(weight.shape[1], len(weight))
-    with torch.no_grad():
-        head.weight.copy_(weight)
-        head.bias.copy_(bias)
+    head = head_of(classifier, source.gather(torch.arange(2))[0])
     known = f"{model_fingerprint(classifier.model)} {parts.spec}"  # what decides the features, besides the images
 
     def features(data: Source) -> Array:
-        return _kept(runs, f"{known}/{data.fingerprint()}", lambda: each_output(classifier, data, _features).numpy())
+        return _kept(runs, f"{known}/{data.fingerprint()}", lambda: features_of(classifier, data))
 
     def labelled(data: Any, name: str) -> tuple[Array, Array]:
         examples = labelled_source(data, name)
@@ -55,7 +51,7 @@ def in_features(model: nn.Module, parts: Division, runs: Path) -> tuple[nn.Modul
 
     tests: Mapping[str, Array] = {name: features(unlabelled_source(test, name)) for name, test in parts.tests.items()}
     validation, wild = parts.validation_ood, parts.wild
-    return nn.Sequential(head).eval(), replace(
+    return head.model.eval(), replace(
         parts,
         labelled=labelled(parts.labelled, "labelled"),
         holdout=labelled(parts.holdout, "holdout"),
@@ -65,10 +61,6 @@ def in_features(model: nn.Module, parts: Division, runs: Path) -> tuple[nn.Modul
         spec=None,
         wild=None if wild is None else WildMixture(id=features(wild.id), ood=features(wild.ood), pi=wild.pi),
     )
-
-
-def _features(outputs: Outputs) -> torch.Tensor:
-    return outputs.features_or_refuse()
 
 
 def _kept(runs: Path, what: str, make: Callable[[], Array]) -> Array:

@@ -1,0 +1,132 @@
+"""The cost model of docs/scale.md against the clock: `fit` and scoring at 1, 10 and 100 times the wild data.
+
+What an example costs in a forward pass, in a step, and when it is hashed is measured first, on little data; the model says
+from these what each size should take, and each size is then timed.
+
+Run: python benchmarks/cost_model.py [--wild 10000]
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+import wildood
+from wildood.data.leaks import LOOKED_AT, contents
+from wildood.data.sources import ArraySource
+from wildood.data.wild import MOST_ASIDE
+from wildood.detect.preparation import ASIDE
+from wildood.methods.objective import Batch
+from wildood.models.outputs import Classifier, each_output
+from wildood.models.small import SmallCNN
+from wildood.train.lagrangian import AugmentedLagrangian
+from wildood.train.monitor import start_of
+from wildood.train.optimiser import optimiser_of
+
+IMAGE = (16, 16, 3)
+LABELLED, HOLDOUT, STEPS, BATCH = 10_000, 2_000, 200, 128
+SPEC = wildood.InputSpec(mean=(0.5,) * 3, std=(0.25,) * 3)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds: of a forward pass of an example, of hashing it for the record and for the search of leaks, and of a step."""
+
+    forward: float
+    record: float
+    leaks: float
+    step: float
+
+    def score(self, wild: int) -> float:
+        """Of scoring so many examples."""
+        return wild * self.forward
+
+    def fit(self, wild: int) -> float:
+        """Of a fit: what is hashed once, the starting pass, the steps, and what is looked at after each epoch."""
+        epochs = -(-STEPS // (LABELLED // BATCH))
+        hashed = min(wild, (1 << 30) // int(np.prod(IMAGE))) + LABELLED + HOLDOUT
+        searched = min(wild, LOOKED_AT) + LABELLED + HOLDOUT
+        looked_at = HOLDOUT / 2 + min(ASIDE * wild, MOST_ASIDE)
+        forwards = LABELLED + HOLDOUT / 2 + (1 + epochs) * looked_at
+        return hashed * self.record + searched * self.leaks + forwards * self.forward + STEPS * self.step
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """The median of three times."""
+
+    def once() -> float:
+        began = time.perf_counter()
+        work()
+        return time.perf_counter() - began
+
+    return median(once() for _ in range(3))
+
+
+def measured(model: torch.nn.Module, examples: ArraySource) -> Costs:
+    """The four costs, on some labelled examples."""
+    count = len(examples)
+    classifier = Classifier(model, SPEC)
+    forward = seconds_of(lambda: each_output(classifier, examples, lambda outputs: outputs.logits)) / count
+    objective = wildood.Woods().objective(classifier, start_of(classifier, examples, 0)).train()
+    lagrangian, optimiser = AugmentedLagrangian(objective.duals), optimiser_of(objective, wildood.Schedule())
+    raw, labels = examples.gather(torch.arange(BATCH))
+    assert labels is not None  # noqa: S101 - labelled
+
+    def steps() -> None:
+        for _ in range(20):
+            loss = lagrangian(objective(Batch(raw, labels, raw)))
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+
+    return Costs(
+        forward=forward,
+        record=seconds_of(examples.fingerprint) / count,
+        leaks=seconds_of(lambda: contents(examples)) / count,
+        step=seconds_of(steps) / 20,
+    )
+
+
+def main() -> None:
+    """One line for each size: seconds, and seconds over what the model says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--wild", type=int, default=10_000, metavar="N", help="the smallest size")
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    model = SmallCNN(channels=3, size=IMAGE[0], width=32)
+
+    def known(count: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+        return rng.integers(0, 256, (count, *IMAGE), dtype=np.uint8), rng.integers(0, 10, count)
+
+    labelled, holdout = known(LABELLED), known(HOLDOUT)
+    costs = measured(model, ArraySource(*labelled))
+    print(f"an example: forward {1e6 * costs.forward:.1f} µs, hashed {1e6 * (costs.record + costs.leaks):.1f} µs;", end=" ")
+    print(f"a step: {1e3 * costs.step:.1f} ms")
+    with tempfile.TemporaryDirectory() as place:
+        for times in (1, 10, 100):
+            wild = np.lib.format.open_memmap(Path(place) / "wild.npy", "w+", np.uint8, (times * arguments.wild, *IMAGE))
+            for start in range(0, len(wild), 10_000):
+                wild[start : start + 10_000] = rng.integers(0, 256, wild[start : start + 10_000].shape, dtype=np.uint8)
+            began = time.perf_counter()
+            detector = wildood.fit(model, labelled, wild, holdout, input=SPEC, verbose=False)
+            fitted = time.perf_counter()
+            detector.score(wild)
+            scored = time.perf_counter()
+            fit, score = fitted - began, scored - fitted
+            print(
+                f"{len(wild):8d} wild: fit {fit:6.1f} s, {fit / costs.fit(len(wild)):.2f} of the model's;"
+                f" score {score:6.1f} s, {score / costs.score(len(wild)):.2f} of the model's",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""A frozen backbone: the features of all data are computed once, and only what comes after them is trained."""
+
+import copy
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from wildood.data.given import all_labels
+from wildood.data.sources import ArraySource, Source
+from wildood.data.wild import Wild, WildMixture, WildPool
+from wildood.detect.preparation import Data
+from wildood.errors import InputError
+from wildood.methods.objective import Method, stages_of
+from wildood.methods.schedule import Schedule
+from wildood.models.features import FeatureTap
+from wildood.models.outputs import Classifier, evaluating, last_layer, raw_batches
+from wildood.train.progress import progress_bar
+
+Features = npt.NDArray[np.float32]
+LAYER = "0"  # the name of the last layer where it is the whole model
+
+
+def check_frozen(method: Method, schedule: Schedule) -> None:
+    """Refuse what a frozen backbone cannot serve: features are computed once, of images as they are."""
+    if len(stages_of(method)) > 1:
+        raise InputError(f"{type(method).__name__} trains the backbone: leave frozen (--frozen) out")
+    if schedule.augment:
+        raise InputError("frozen computes the features once, of images as they are: give a schedule without augment")
+
+
+def head_of(classifier: Classifier, some: Tensor) -> Classifier:
+    """The classifier's last layer, as a classifier of features; tried on some raw examples.
+
+    >>> whole = Classifier(nn.Sequential(nn.Linear(2, 5), nn.Linear(5, 3)), tap=FeatureTap("1", side="input"))
+    >>> head_of(whole, torch.ones(4, 2))(torch.ones(4, 5)).logits.shape
+    torch.Size([4, 3])
+    """
+    last_layer(classifier, some)  # refuses a model whose last Linear does not make the logits
+    layer = _last(classifier)
+    own = {id(parameter) for parameter in layer.parameters()}
+    uses = [id(parameter) for _, parameter in classifier.model.named_parameters(remove_duplicate=False)]
+    if sum(map(own.__contains__, uses)) > len(own):
+        raise InputError("the last layer shares its weights with another one, which frozen would change: leave it out")
+    alone = copy.deepcopy(layer).float().requires_grad_()
+    return Classifier(nn.Sequential(alone), tap=FeatureTap(LAYER, side="input"))
+
+
+def freeze(classifier: Classifier, data: Data) -> tuple[Classifier, Data]:
+    """The last layer, and what a fit trains on and chooses by as features, in memory."""
+    head = head_of(classifier, data.labelled.gather(torch.arange(2))[0])
+    pools = () if data.wild is None else data.wild.pools
+
+    def labelled(source: Source) -> ArraySource:
+        return ArraySource(features_of(classifier, source), all_labels(source))
+
+    def unlabelled(source: Source) -> ArraySource:
+        return ArraySource(features_of(classifier, source))
+
+    seen = data._replace(
+        labelled=labelled(data.labelled),
+        wild=_wild([unlabelled(pool) for pool in pools], data.wild),
+        wild_aside=None if data.wild_aside is None else unlabelled(data.wild_aside),
+        selection=labelled(data.selection),
+    )
+    return head, seen
+
+
+def put_back(head: Classifier, classifier: Classifier, *, tapped: bool) -> None:
+    """Give the whole classifier the last layer that was trained, or the head that took its place; tap it no more."""
+    _last(classifier).load_state_dict(_last(head).state_dict())
+    classifier.head = head.head
+    classifier.tap = classifier.tap if tapped else None
+
+
+def features_of(classifier: Classifier, source: Source) -> Features:
+    """The features of every example, batch by batch into one array: nothing is held twice.
+
+    >>> classifier = Classifier(nn.Linear(2, 3), tap=FeatureTap("", side="output"))
+    >>> features_of(classifier, ArraySource(np.zeros((5, 2)))).shape
+    (5, 3)
+    """
+    made, done = np.empty((0, 0), np.float32), 0
+    with evaluating(classifier), progress_bar(len(source), 0, "features", "examples") as bar:
+        for raw, _ in raw_batches(source):
+            batch = classifier.features(classifier.prepare(raw)).cpu().numpy()
+            if done == 0:
+                made = np.empty((len(source), batch.shape[1]), np.float32)
+            made[done : done + len(batch)] = batch
+            done += len(batch)
+            bar.at(done)
+    return made
+
+
+def _last(classifier: Classifier) -> nn.Module:
+    assert classifier.tap is not None  # noqa: S101 - its features were computed
+    return classifier.model.get_submodule(classifier.tap.layer)
+
+
+def _wild(pools: list[ArraySource], like: Wild | None) -> Wild | None:
+    if isinstance(like, WildMixture):
+        known, unknown = pools
+        return WildMixture(id=known.examples, ood=unknown.examples, pi=like.pi)
+    return WildPool(pools[0]) if pools else None

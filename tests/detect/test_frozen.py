@@ -1,0 +1,140 @@
+"""A frozen backbone: only the last layer and what the method adds are trained, on features computed once."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import wildood
+from wildood.data.sources import ArraySource
+from wildood.detect import frozen
+from wildood.detect.detector import Example
+from wildood.detect.preparation import Data
+from wildood.models.outputs import Classifier, tap_features
+from wildood.models.small import MLP
+
+
+def fit_frozen(model, toy, schedule, **settings):
+    return wildood.fit(model, toy.labelled, toy.wild, toy.holdout, schedule=schedule, frozen=True, verbose=False, **settings)
+
+
+@pytest.mark.parametrize("method", [wildood.Woods(), wildood.WoodsAlt(), wildood.OutlierExposure(), wildood.Godin()])
+def test_only_the_last_layer_changes(method, toy, trained, schedule):
+    before = trained().state_dict()
+    after = fit_frozen(trained(), toy, schedule, method=method).classifier.model.state_dict()
+    *_, weight, bias = before
+    changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
+    assert changed <= {weight, bias}
+    assert changed or isinstance(method, wildood.Godin)  # which puts a head in the last layer's place
+
+
+def test_weights_are_those_of_a_training_whose_backbone_takes_no_gradient(toy, trained, schedule):
+    whole = trained()
+    *backbone, _, _ = whole.parameters()
+    for parameter in backbone:
+        parameter.requires_grad_(requires_grad=False)
+    data = toy.labelled, toy.wild, toy.holdout
+    expected = wildood.fit(whole, *data, schedule=schedule, verbose=False)
+    found = fit_frozen(trained(), toy, schedule)
+    for ours, theirs in zip(found.classifier.parameters(), expected.classifier.parameters(), strict=True):
+        torch.testing.assert_close(ours.detach(), theirs.detach(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.score(toy.unknown), expected.score(toy.unknown), rtol=1e-4)
+    assert found.threshold == pytest.approx(expected.threshold, rel=1e-4)
+
+
+def test_run_that_was_cut_off_goes_on(toy, trained, schedule, tmp_path):
+    expected = fit_frozen(trained(), toy, schedule)
+
+    def interrupt(row):
+        if row["step"] >= 5:
+            raise RuntimeError("cut off")
+
+    with pytest.raises(RuntimeError, match="cut off"):
+        fit_frozen(trained(), toy, schedule, run_dir=tmp_path, on_epoch=interrupt)
+    again = fit_frozen(trained(), toy, schedule, run_dir=tmp_path)
+    np.testing.assert_array_equal(again.score(toy.unknown), expected.score(toy.unknown))
+    assert json.loads((tmp_path / "run.json").read_text())["frozen"] is True
+
+
+def test_backbone_is_in_evaluation_mode(toy, schedule):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 16), nn.BatchNorm1d(16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 3))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    first, second = (fit_frozen(model, toy, schedule) for _ in range(2))
+    after = first.classifier.model.state_dict()
+    assert all(torch.equal(after[name], before[name]) for name in before if name.startswith("1."))
+    np.testing.assert_array_equal(first.score(toy.unknown), second.score(toy.unknown))
+
+
+def test_half_precision_model_keeps_its_type(toy, trained, schedule):
+    detector = fit_frozen(trained().bfloat16(), toy, schedule)
+    assert {parameter.dtype for parameter in detector.classifier.model.parameters()} == {torch.bfloat16}
+    assert np.isfinite(detector.score(toy.unknown)).all()
+
+
+def test_last_layer_is_trained_though_the_model_takes_no_gradient(toy, trained, schedule):
+    model = trained().requires_grad_(requires_grad=False)
+    expected, found = (fit_frozen(each, toy, schedule) for each in (trained(), model))
+    np.testing.assert_array_equal(found.score(toy.unknown), expected.score(toy.unknown))
+
+
+def test_frozen_detector_is_saved_and_loaded(toy, trained, schedule, tmp_path):
+    detector = fit_frozen(trained(), toy, schedule, method=wildood.WoodsAlt())
+    detector.save(tmp_path / "detector")
+    loaded = wildood.load(tmp_path / "detector")
+    np.testing.assert_array_equal(loaded.score(toy.unknown), detector.score(toy.unknown))
+
+
+def test_last_layer_without_bias_stays_without(toy, schedule):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 3, bias=False))
+    detector = fit_frozen(model, toy, schedule)
+    assert [name for name, _ in detector.classifier.model.named_parameters()] == ["0.weight", "0.bias", "2.weight"]
+
+
+def test_mixture_stays_a_mixture(toy, trained):
+    mixture = wildood.WildMixture(id=toy.wild[:90], ood=toy.wild[90:], pi=0.3)
+    model = trained()
+    classifier = Classifier(model, tap=tap_features(model, torch.tensor(toy.wild[:2]), None))
+    example = Example.of(ArraySource(toy.wild))
+    known = ArraySource(*toy.labelled)
+    _, seen = frozen.freeze(classifier, Data(known, mixture, None, known, known, example, {}, {}))
+    assert isinstance(seen.wild, wildood.WildMixture)
+    assert (seen.wild.pi, [len(pool) for pool in seen.wild.pools]) == (0.3, [90, 10])
+    np.testing.assert_array_equal(seen.labelled.labels, toy.labelled[1])
+
+
+def test_method_that_trains_the_backbone_is_refused(toy, trained):
+    with pytest.raises(wildood.InputError, match=r"Csi trains the backbone: leave frozen \(--frozen\) out"):
+        wildood.fit(trained(), toy.labelled, None, toy.holdout, method=wildood.Csi(), frozen=True, verbose=False)
+
+
+def test_augmentation_is_refused(toy, trained):
+    schedule = wildood.Schedule(steps=2, augment=True)
+    with pytest.raises(wildood.InputError, match="frozen computes the features once, of images as they are"):
+        fit_frozen(trained(), toy, schedule)
+
+
+def test_model_whose_last_linear_does_not_make_the_logits_is_refused(toy, schedule):
+    class Scaled(MLP):
+        def forward(self, x):
+            return 3 * super().forward(x)
+
+    with pytest.raises(wildood.InputError, match="does not make the model's logits"):
+        fit_frozen(Scaled(2, 3), toy, schedule)
+
+
+def test_last_layer_with_tied_weights_is_refused(toy, schedule):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.last = nn.Linear(2, 3), nn.Linear(3, 3), nn.Linear(3, 3)
+            self.second.weight = self.last.weight
+
+        def forward(self, x):
+            return self.last(self.second(self.first(x)))
+
+    with pytest.raises(wildood.InputError, match="the last layer shares its weights with another one"):
+        fit_frozen(Tied(), toy, schedule)
