@@ -160,6 +160,14 @@ def test_the_settings_that_were_written_can_be_passed_back(fitted, place):
     assert first["threshold"] == second["threshold"]
 
 
+def test_a_frozen_backbone_stays_as_it_was_and_is_passed_back(fitted, place):
+    assert wildood_says(place, *OURS, "--frozen", "--out", "frozen").returncode == 0
+    assert wildood_says(place, "fit", "--config", "frozen/settings.toml", "--out", "frozen2").returncode == 0
+    first, second = (json.loads((place / name / "detector.json").read_text()) for name in ("frozen", "frozen2"))
+    assert first["record"]["frozen"] is second["record"]["frozen"] is True
+    assert first["weights"] == second["weights"]
+
+
 def test_the_settings_that_pretrain_wrote_can_be_passed_back(place):
     words = ["pretrain", "--labelled", "labelled.npz", "--model", "own:build", "--augment", "False", "--batch", "32"]
     done = wildood_says(place, *words, "--steps", "4", "--out", "p")

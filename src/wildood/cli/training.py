@@ -188,7 +188,7 @@ def _read_toml(path: Path, known: set[str], command: str) -> dict[str, Any]:
 
 def _as_words(content: dict[str, Any], cls: Any) -> list[str]:
     """Settings of a file as they would be typed, so that the same checks hold for both."""
-    flags = {"as_published", "by_class", "quiet", "skip_broken"} & {option.name for option in fields(cls)}
+    flags = {option.name for option in fields(cls) if option.default is False}
     words: list[str] = []
     for name, value in content.items():
         option = f"--{name.replace('_', '-')}"
