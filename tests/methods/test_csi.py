@@ -1,5 +1,7 @@
 """CSI: its two losses against their definitions, what each stage changes and what not, and the whole through `fit`."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -89,6 +91,11 @@ def test_each_of_the_eight_images_has_a_view_of_its_own():
     torch.manual_seed(0)
     same = batch(2).labelled[:1].repeat(2, 1, 1, 1)  # one image twice, as in the first stage
     assert len({image.numpy().tobytes() for image in shifted(SPEC, same)}) == 8
+
+
+def test_white_images_that_resizing_makes_whiter_than_white_are_taken_as_white(plain_views):
+    spec, white = replace(SPEC, size=8), torch.full((3, 24, 24, 3), 255, dtype=torch.uint8)
+    assert torch.equal(shifted(spec, white), spec.normalised(torch.ones(12, 3, 8, 8)))
 
 
 def test_the_first_stage_is_the_contrastive_loss_of_eight_images_for_each_example(plain_views):

@@ -25,6 +25,7 @@ from wildood.models.outputs import Classifier
 from wildood.scores.max_softmax import MaxSoftmax
 
 TURNS = JointHead.turns
+ROUNDING = 1e-3  # by which images may leave 0 to 1: resizing white gives 1.0000004
 
 
 @dataclass(frozen=True)
@@ -166,9 +167,9 @@ def shifted(spec: InputSpec, raw: Tensor) -> Tensor:
     torch.Size([20, 1, 8, 8])
     """
     images, rng = spec.scaled(raw), torch.default_generator
-    if images.min() < 0 or images.max() > 1:
+    if images.min() < -ROUNDING or images.max() > 1 + ROUNDING:
         raise InputError(f"Csi: images reach from {images.min():g} to {images.max():g}: give uint8, or floats from 0 to 1")
-    return spec.normalised(random_view(rotations(random_flip(images, rng)), rng, flip=False))
+    return spec.normalised(random_view(rotations(random_flip(images.clamp(0, 1), rng)), rng, flip=False))
 
 
 def joint_labels(labels: Tensor, classes: int) -> Tensor:
