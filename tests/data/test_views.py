@@ -1,5 +1,6 @@
 import colorsys
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +14,12 @@ def generator(seed=0):
 
 def pictures(count=64, channels=3, side=12):
     return torch.rand(count, channels, side, side, generator=generator(7))
+
+
+def places(count, side=32):
+    """The red channel is the place from left to right, the green one from top to bottom."""
+    across = torch.linspace(0, 1, side).expand(side, side)
+    return torch.stack([across, across.T, torch.zeros(side, side)]).repeat(count, 1, 1, 1)
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
@@ -50,11 +57,40 @@ def test_jitter_changes_most_images_and_grey_some():
     assert greyed.item() == pytest.approx(views.GREYED, abs=0.04)
 
 
-def test_brightness_contrast_and_saturation_stay_within_their_strength():
-    images = torch.full((4000, 3, 2, 2), 0.5)  # one grey: neither contrast, saturation nor hue can change it
-    levels = views._jittered(images, generator())[:, 0, 0, 0]
-    assert levels.min().item() == pytest.approx(0.5 * (1 - views.STRENGTH), abs=0.005)
-    assert levels.max().item() == pytest.approx(0.5 * (1 + views.STRENGTH), abs=0.005)
+def test_settings_are_the_published_ones():
+    assert (views.JITTERED, views.GREYED, views.FLIPPED) == (0.8, 0.2, 0.5)
+    assert (views.STRENGTH, views.HUE) == (0.4, 0.1)
+    assert (views.AREA, views.ASPECT) == ((0.08, 1.0), (3 / 4, 4 / 3))
+    assert views._LUMA == (0.299, 0.587, 0.114)
+
+
+def test_views_are_jittered_and_greyed():
+    colour = torch.tensor([0.6, 0.3, 0.4]).view(1, 3, 1, 1)
+    seen = random_view(colour.expand(2000, 3, 4, 4), generator())
+    grey = ((seen.amax(1) - seen.amin(1)) < 1e-6).flatten(1).all(1)
+    changed = ((seen - colour).abs() > 1e-4).flatten(1).any(1)
+    assert grey.float().mean().item() == pytest.approx(views.GREYED, abs=0.04)
+    assert changed[~grey].float().mean().item() == pytest.approx(views.JITTERED, abs=0.04)
+
+
+def test_brightness_contrast_saturation_and_hue_each_reach_as_far_as_their_strength():
+    coloured, grey = (0.35, 0.25, 0.3), 0.2  # two pixels, of which saturation and hue change one; nothing is cut off
+    picture = torch.tensor([coloured, (grey, grey, grey)]).T.view(1, 3, 1, 2)
+    seen = views._jittered(picture.repeat(4000, 1, 1, 1), generator()).double()
+    luma = 0.299 * 0.35 + 0.587 * 0.25 + 0.114 * 0.3
+    mean = (luma + grey) / 2
+    # The grey pixel is b mean + bc (grey - mean), the value of the other b mean + bc (luma - mean) + bcs (value - luma).
+    all_three = (seen[:, :, 0, 0].amax(1) - seen[:, :, 0, 0].amin(1)) / 0.1  # bcs, by the chroma
+    other = seen[:, :, 0, 0].amax(1) - all_three * (0.35 - luma)
+    both = (other - seen[:, 0, 0, 1]) / (luma - grey)
+    brightness = (seen[:, 0, 0, 1] - both * (grey - mean)) / mean
+    for strength in (brightness, both / brightness, all_three / both):
+        assert strength.min().item() == pytest.approx(1 - views.STRENGTH, abs=0.005)
+        assert strength.max().item() == pytest.approx(1 + views.STRENGTH, abs=0.005)
+    hues = np.array([colorsys.rgb_to_hsv(*pixel)[0] for pixel in seen[:, :, 0, 0].tolist()])
+    turns = (hues - colorsys.rgb_to_hsv(*coloured)[0] + 0.5) % 1 - 0.5
+    assert turns.min() == pytest.approx(-views.HUE, abs=0.002)
+    assert turns.max() == pytest.approx(views.HUE, abs=0.002)
 
 
 @pytest.mark.parametrize("share", [-0.1, 0.0, 0.07, 0.5])
@@ -69,10 +105,7 @@ def test_hue_turns_as_in_the_standard_library(share):
 
 
 def test_crops_show_a_part_of_the_image_in_its_order_or_flipped():
-    # The red channel is the place from left to right, the green one from top to bottom.
-    across = torch.linspace(0, 1, 32).expand(32, 32)
-    images = torch.stack([across, across.T, torch.zeros(32, 32)]).repeat(500, 1, 1, 1)
-    seen = views._cropped(images, generator())
+    seen = views._cropped(places(500), generator())
     widths = (seen[:, 0, 16, -2] - seen[:, 0, 16, 1]) / (29 / 31)
     heights = (seen[:, 1, -2, 16] - seen[:, 1, 1, 16]) / (29 / 31)
     assert (heights > 0).all()  # never upside down
@@ -82,6 +115,15 @@ def test_crops_show_a_part_of_the_image_in_its_order_or_flipped():
     assert area.max() < 1.05
     assert aspect.min() > views.ASPECT[0] - 0.08
     assert aspect.max() < views.ASPECT[1] + 0.08
+
+
+def test_crops_reach_every_edge_of_the_image_and_no_further():
+    seen = views._cropped(places(2000), generator())
+    for ends in (seen[:, 0, 16, [1, -2]], seen[:, 1, [1, -2], 16]):
+        size, centre = (ends[:, 1] - ends[:, 0]).abs() / (29 / 31), 2 * ends.mean(1) - 1
+        reached = (centre / (1 - size))[size < 0.8]  # a share of the way from the middle to where crop and image end alike
+        assert reached.min().item() == pytest.approx(-1, abs=0.05)
+        assert reached.max().item() == pytest.approx(1, abs=0.05)
 
 
 def test_rotations_are_in_the_order_of_their_turns():

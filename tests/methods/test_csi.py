@@ -19,6 +19,8 @@ from wildood.models.heads import JointHead
 from wildood.models.outputs import Classifier
 from wildood.models.small import MLP, SmallCNN
 from wildood.train.history import read_rows
+from wildood.train.lars import Lars
+from wildood.train.optimiser import optimiser_of
 
 SPEC = wildood.InputSpec(mean=(0.5,), std=(0.25,))
 FEW = wildood.Schedule(epochs=2, batch=16, lr=1.0, decay="cosine", weight_decay=1e-6)
@@ -85,6 +87,18 @@ def test_images_are_flipped_before_they_are_turned_so_that_the_label_of_the_turn
     assert 0 < mirrored.sum() < 20
     assert torch.equal(back[0], torch.where(mirrored[:, None, None, None], images.flip(3), images))
     assert all(torch.equal(back[turns], back[0]) for turns in range(4))
+
+
+def test_turned_images_get_views_that_do_not_flip_them_again(monkeypatch):
+    given = []
+
+    def seen(images, rng, *, flip=True):
+        given.append((tuple(images.shape), flip))
+        return images
+
+    monkeypatch.setattr(csi, "random_view", seen)
+    shifted(SPEC, batch(5).labelled)
+    assert given == [((20, 3, 8, 8), False)]
 
 
 def test_each_of_the_eight_images_has_a_view_of_its_own():
@@ -154,6 +168,11 @@ def test_schedules_are_the_published_ones():
     assert (second.epochs, second.batch, second.momentum, second.weight_decay) == (100, 32, 0.0, 1e-6)
     rates = [second.lr_at(epoch, per_epoch=1, total=100) for epoch in (0, 59, 60, 74, 75, 89, 90, 99)]
     assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001, 0.0001, 0.0001])
+
+
+def test_lars_trains_the_network_and_plain_sgd_the_heads():
+    made = [optimiser_of(stage.objective(classifier(), start()), stage.schedule()) for stage in stages_of(wildood.Csi())]
+    assert list(map(type, made)) == [Lars, torch.optim.SGD]
 
 
 @pytest.fixture(scope="module")
