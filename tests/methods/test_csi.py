@@ -298,8 +298,9 @@ def test_what_cannot_be_turned_and_cropped_is_refused_in_one_line(images, model,
     assert "\n" not in str(refused.value)
 
 
-def test_a_refused_call_leaves_no_run_behind(tmp_path):
-    images, labels = FLOATS[:, :, :6], np.arange(120) % 2
+@pytest.mark.parametrize("images", [FLOATS[:, :, :6], 4 * FLOATS - 2], ids=["not square", "normalised already"])
+def test_a_refused_call_leaves_no_run_behind(images, tmp_path):
+    labels = np.arange(120) % 2
     data = {"labelled": (images[:60], labels[:60]), "holdout": (images[60:], labels[60:])}
     with pytest.raises(wildood.InputError):
         wildood.fit(backbone(), **data, method=wildood.Csi(), schedule=FEW, input=SPEC, run_dir=tmp_path / "run")

@@ -25,7 +25,7 @@ from wildood.models.outputs import Classifier
 from wildood.scores.max_softmax import MaxSoftmax
 
 TURNS = JointHead.turns
-ROUNDING = 1e-3  # by which images may leave 0 to 1: resizing white gives 1.0000004
+ROUNDING = 1e-3  # by which images may leave 0 to 1
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,9 @@ class Csi:
         if start.shape[1] != start.shape[2]:
             height, width = start.shape[1:]
             raise InputError(f"Csi turns images, but they are {height} x {width}: give an input spec with size={height}")
+        least, greatest = start.reach
+        if least < -ROUNDING or greatest > 1 + ROUNDING:
+            raise InputError(f"Csi: images reach from {least:g} to {greatest:g}: give uint8, or floats from 0 to 1")
         return ContrastiveObjective(self, classifier, classifier.spec, start)
 
     def later_stages(self) -> tuple[Stage]:
@@ -166,10 +169,8 @@ def shifted(spec: InputSpec, raw: Tensor) -> Tensor:
     >>> shifted(InputSpec(mean=(0.5,), std=(0.5,)), torch.zeros(5, 8, 8, 1, dtype=torch.uint8)).shape
     torch.Size([20, 1, 8, 8])
     """
-    images, rng = spec.scaled(raw), torch.default_generator
-    if images.min() < -ROUNDING or images.max() > 1 + ROUNDING:
-        raise InputError(f"Csi: images reach from {images.min():g} to {images.max():g}: give uint8, or floats from 0 to 1")
-    return spec.normalised(random_view(rotations(random_flip(images.clamp(0, 1), rng)), rng, flip=False))
+    images, rng = spec.scaled(raw).clamp(0, 1), torch.default_generator  # resizing white gives 1.0000004
+    return spec.normalised(random_view(rotations(random_flip(images, rng)), rng, flip=False))
 
 
 def joint_labels(labels: Tensor, classes: int) -> Tensor:

@@ -39,6 +39,7 @@ class Start(NamedTuple):
         features: how many features it has, for methods that use them; else 0.
         seed: the run's.
         shape: of one example, as the model takes it.
+        reach: the least and the greatest value of the examples before they are normalised; uint8 is divided by 255.
     """
 
     cross_entropy: float
@@ -48,6 +49,7 @@ class Start(NamedTuple):
     features: int
     seed: int
     shape: tuple[int, ...] = ()
+    reach: tuple[float, float] = (0.0, 1.0)
 
 
 @dataclass(frozen=True)

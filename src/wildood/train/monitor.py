@@ -15,7 +15,7 @@ from wildood.errors import InputError
 from wildood.evaluate.selection import Mask
 from wildood.evaluate.thresholds import conformal_threshold
 from wildood.methods.objective import Objective, Start
-from wildood.models.outputs import Classifier, evaluating, forward_all
+from wildood.models.outputs import Classifier, evaluating, forward_all, raw_batches
 from wildood.train.divided import Divided
 from wildood.train.history import Row
 from wildood.train.lagrangian import MeanConstraints
@@ -92,18 +92,23 @@ def _means(mine: MeanConstraints, objective: Objective) -> dict[str, Tensor]:
 def start_of(classifier: Classifier, labelled: Source, seed: int) -> Start:
     """What the starting classifier says of the labelled data; a label that it has no class for is refused."""
     loss, correct, count, classes, features = 0.0, 0, 0, 0, 0
+    least, greatest = math.inf, -math.inf
     sums: list[Tensor] = []
     with evaluating(classifier):
-        for outputs, labels in forward_all(classifier, labelled):
-            assert labels is not None  # noqa: S101 - labelled
+        for raw, given in raw_batches(labelled):
+            assert given is not None  # noqa: S101 - labelled
+            outputs, labels = classifier(raw), given.to(classifier.device)
             classes = outputs.logits.shape[1]
             check_labels(labels, "labelled", classes)
             loss += float(F.cross_entropy(outputs.logits, labels, reduction="sum"))
             correct += int((outputs.logits.argmax(1) == labels).sum())
             count += len(labels)
             sums.append(outputs.logits.logsumexp(1).cpu())
+            least, greatest = min(least, float(raw.min())), max(greatest, float(raw.max()))
             features = 0 if outputs.features is None else outputs.features.shape[1]
     if not math.isfinite(loss):
         raise InputError("the model's loss on labelled is not finite: look for NaN or infinity in its examples or weights")
-    shape = tuple(classifier.prepare(labelled.gather(torch.arange(1))[0]).shape[1:])
-    return Start(loss / count, correct / count, torch.cat(sums), classes, features, seed, shape)
+    one, _ = labelled.gather(torch.arange(1))
+    shape, unit = tuple(classifier.prepare(one).shape[1:]), 255 if one.dtype == torch.uint8 else 1
+    reach = least / unit, greatest / unit
+    return Start(loss / count, correct / count, torch.cat(sums), classes, features, seed, shape, reach)
