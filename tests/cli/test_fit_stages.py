@@ -25,7 +25,9 @@ def test_csi_is_fitted_shown_and_loaded(tmp_path, monkeypatch, capsys):
     images = np.load("labelled.npz")["x"]
     assert wildood.load("d").predict(images).shape == (60,)
     assert main(["show", "d"]) == 0
-    assert "csi" in capsys.readouterr().out.lower()
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "method Csi: temperature 0.07" in shown
+    assert f"kept epoch 2 of 2 of stage 2, accuracy {100 * content['history'][4]['accuracy']:.1f} %" in shown
 
 
 def test_settings_of_csi_are_refused_for_other_methods(capsys):

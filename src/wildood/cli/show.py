@@ -62,11 +62,13 @@ def described(content: dict[str, Any]) -> dict[str, str]:
 
 def _making(record: dict[str, Any], history: list[dict[str, float]]) -> dict[str, str]:
     """How a fit made it."""
-    kept = record["kept_epoch"]
+    kept = history[record["kept_epoch"]]  # a row of all stages; the last one's are the last
+    stage = f" of stage {kept['stage']}" if "stage" in kept else ""
+    epoch = f"epoch {kept['epoch']} of {history[-1]['epoch']}{stage}"
     return {
         "method": f"{record['method']['name']}: {settings_text(record['method'])}",
         "schedule": settings_text(record["schedule"]),
-        "kept": f"epoch {kept} of {len(history) - 1}, accuracy {100 * history[kept]['accuracy']:.1f} % on data set aside",
+        "kept": f"{epoch}, accuracy {100 * kept['accuracy']:.1f} % on data set aside",
         "seed": str(record["seed"]),
     }
 
