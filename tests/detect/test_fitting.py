@@ -235,3 +235,22 @@ def test_by_class_that_cannot_be_done_is_said_and_recorded_and_what_was_trained_
 def test_a_step_that_known_ood_examples_chose_says_so(classifier):
     given = data(wild=None, ood=unknown(50, seed=8), schedule=STEPS, method=wildood.Godin())
     assert "OOD" in str(wildood.fit(classifier, **given).record["chosen"])
+
+
+def test_without_wild_data_a_holdout_is_divided_only_where_a_setting_is_to_be_chosen(classifier):
+    given = data(wild=None, schedule=STEPS)
+    fixed = wildood.fit(classifier, **given, method=wildood.Godin(epsilon=0.01))
+    chosen = wildood.fit(classifier, **given, method=wildood.Godin())
+    assert (fixed.promise.examples, chosen.promise.examples) == (600, 300)
+    assert [("chosen" in each.record, "chosen_by" in each.record) for each in (fixed, chosen)] == [
+        (False, False),
+        (True, True),
+    ]
+
+
+def test_a_holdout_that_is_too_small_to_be_divided_is_refused_only_if_it_must_be(classifier, tmp_path):
+    given = data(wild=None, holdout=known(30, 3), schedule=STEPS)
+    assert wildood.fit(classifier, **given, method=wildood.Godin(epsilon=0.01)).promise.examples == 30
+    with pytest.raises(wildood.InputError, match=r"15 examples in each half .* or a fixed setting of the score"):
+        wildood.fit(classifier, **given, method=wildood.Godin(), run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

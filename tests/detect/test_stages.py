@@ -97,6 +97,29 @@ def test_a_schedule_that_is_given_is_the_first_stages():
     assert [row["step"] for row in history] == [0, 2, 0, 4, 8, 12]
 
 
+@dataclass(frozen=True)
+class Choosing(First):
+    """Its last stage alone has a score with a setting to choose."""
+
+    def later_stages(self):
+        return (ChoosingHead(),)
+
+
+class ChoosingHead(Second):
+    def objective(self, classifier, start):
+        objective = ByMaxSoftmax(classifier)
+        objective.score = wildood.Odin()
+        return objective
+
+
+def test_a_setting_that_only_the_last_stages_score_has_is_chosen_on_a_half_of_the_holdout():
+    detector = wildood.fit(model(), **DATA, method=Choosing())
+    assert len(detector.record["chosen"]["tried"]) > 1
+    assert "chosen_by" in detector.record
+    assert detector.promise.examples == 40
+    assert wildood.fit(model(), **DATA, method=Both()).promise.examples == 80
+
+
 def test_each_of_several_stages_has_a_directory_below_the_runs(tmp_path):
     detector = wildood.fit(model(), **DATA, method=Both(), run_dir=tmp_path / "run")
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["run.json", "stage-1", "stage-2"]

@@ -10,6 +10,7 @@ from torch import nn
 
 import wildood
 from wildood.data.files import load_state
+from wildood.detect.promise import Promise
 from wildood.methods import csi
 from wildood.methods.contrastive import supervised_contrastive
 from wildood.methods.csi import ContrastiveObjective, JointObjective, joint_labels, shifted
@@ -203,8 +204,15 @@ def test_fit_trains_both_stages_and_classifies_by_the_joint_head(fitted):
         logits = sum(head.joint(features)[:, 2 * r : 2 * r + 2] for r, features in enumerate(each)) / 4
     np.testing.assert_allclose(detector.score(images), -logits.softmax(1).amax(1).numpy(), atol=1e-6)
     np.testing.assert_allclose(detector.predict_proba(images), logits.softmax(1).numpy(), atol=1e-6)
-    assert detector.promise.examples == 40
     assert np.mean(detector.predict(known(80, seed=1)[0]) == wildood.UNKNOWN) < 0.2
+
+
+def test_nothing_is_chosen_so_the_whole_holdout_sets_the_threshold(fitted, tmp_path):
+    detector, *_ = fitted
+    assert detector.promise == Promise(alpha=0.05, examples=80, unseen=True)
+    assert "chosen_by" not in detector.record
+    again = wildood.load(detector.save(tmp_path), model=backbone())
+    assert again.calibrate(known(80, seed=1)[0], alpha=0.1).promise == Promise(alpha=0.1, examples=80, unseen=True)
 
 
 def test_history_has_the_rows_of_both_stages_and_says_which(fitted):

@@ -24,7 +24,7 @@ from wildood.detect.network import (
     run_record,
     versions,
 )
-from wildood.detect.preparation import prepare
+from wildood.detect.preparation import Data, halved, prepare
 from wildood.detect.scoring import warn_of_accuracy
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_alpha, check_confidence
@@ -134,11 +134,8 @@ def fit(
             warn_of_accuracy(start.accuracy, "labelled")
         objective = method.objective(trained, start)
         check_together(objective, schedule)
-        if keep == "last" and len(objective.score.candidates()) > 1:
-            raise InputError(
-                "keep='last' leaves no part of the holdout to choose epsilon by: give epsilon, or keep='best' (--epsilon or "
-                "--keep best)"
-            )
+        _check_choice(objective, keep)
+        data = _with_choice(data, objective, keep, alpha, confidence, seed)
         # After everything is checked: a call that is refused must leave no run behind.
         run = None if run_dir is None else RunDirectory(Path(run_dir), record)
         # A method that trains without wild data keeps its last epoch: its start may know nothing, and guards nothing.
@@ -149,9 +146,10 @@ def fit(
             put_back(trained, classifier, tapped=method.uses_features)
         record |= {"kept_epoch": kept, "versions": versions(), "examples": data.unlabelled}
         record |= {"processes": this_process().world} if this_process().world > 1 else {}
-        if keep != "last" and holdout is not None:
-            record["chosen_by"] = unlabelled_source(examples_of(holdout), "holdout").fingerprint()
         candidates = objective.score.eval().candidates()
+        data = _with_choice(data, objective, keep, alpha, confidence, seed)  # by the score of the last stage
+        if holdout is not None and (len(candidates) > 1 or (method.uses_wild and keep != "last")):
+            record["chosen_by"] = unlabelled_source(examples_of(holdout), "holdout").fingerprint()
         by = {"wild" if ood is None else "ood": data.wild_aside}
         chosen = choose(candidates, classifier, data.selection, alpha, **by)
         record |= {"chosen": chosen.record} if chosen.record else {}
@@ -176,6 +174,23 @@ def _how(method: Method, labelled: Any, *, frozen: bool) -> dict[str, Any]:
     if isinstance(labelled, Images) and labelled.classes:
         how["classes"] = list(labelled.classes)
     return how | ({"frozen": True} if frozen else {})
+
+
+def _check_choice(objective: Objective, keep: Keep) -> None:
+    """Refuse a setting that is to be chosen where nothing is left to choose it by."""
+    if keep == "last" and len(objective.score.candidates()) > 1:
+        raise InputError(
+            "keep='last' leaves no part of the holdout to choose epsilon by: give epsilon, or keep='best' (--epsilon or "
+            "--keep best)"
+        )
+
+
+def _with_choice(data: Data, objective: Objective, keep: Keep, alpha: float, confidence: float | None, seed: int) -> Data:
+    """The same, with a half of the holdout to choose by where the score has a setting to choose, as for an epoch."""
+    divided = data.selection is not data.threshold
+    if divided or keep == "as_published" or len(objective.score.candidates()) == 1:
+        return data
+    return halved(data, alpha, confidence, seed, instead="a fixed setting of the score (--epsilon)")
 
 
 def _train(

@@ -28,8 +28,8 @@ class Data(NamedTuple):
     labelled: Source
     wild: Wild | None  # None for methods that train without
     wild_aside: Source | None  # or OOD examples, if some are known
-    selection: Source  # chooses the epoch
-    threshold: Source  # sets the threshold
+    selection: Source  # chooses the epoch or a setting of the score
+    threshold: Source  # sets the threshold; the same where nothing is to be chosen, or nothing to be promised
     example: Example
     fingerprints: dict[str, str]
     unlabelled: dict[str, str]  # fingerprints of the same data without its labels
@@ -94,12 +94,19 @@ def prepare(
         kept, aside = traffic.set_aside(ASIDE, seed)
     elif traffic is not None:
         aside = at_most(traffic.whole(seed), MOST_ASIDE, seed)
-    selection = threshold = unseen
-    if keep == "best":
-        selection, threshold = halves_of(unseen, seed)
+    data = Data(known, kept, aside, unseen, unseen, example, fingerprints, unlabelled)
+    if keep == "best" and uses_wild:  # then there is an epoch to choose
+        return halved(data, alpha, confidence, seed, instead="keep='last' (--keep last)")
+    enough(unseen, alpha, confidence)
+    return data
+
+
+def halved(data: Data, alpha: float, confidence: float | None, seed: int, *, instead: str) -> Data:
+    """The same, with one half of the holdout to choose by and the other one for the threshold."""
+    selection, threshold = halves_of(data.threshold, seed)
     for part in (selection, threshold):
-        enough(part, alpha, confidence, halves=keep == "best", instead="keep='last' (--keep last)")
-    return Data(known, kept, aside, selection, threshold, example, fingerprints, unlabelled)
+        enough(part, alpha, confidence, halves=True, instead=instead)
+    return data._replace(selection=selection, threshold=threshold)
 
 
 def _warn_of_missing_classes(known: ArraySource, unseen: ArraySource) -> None:
@@ -127,7 +134,7 @@ def halves_of(holdout: Source, seed: int) -> tuple[Source, Source]:
     return Part(holdout, first), Part(holdout, second)
 
 
-def enough(part: Source, alpha: float, confidence: float | None = None, *, halves: bool, instead: str) -> None:
+def enough(part: Source, alpha: float, confidence: float | None = None, *, halves: bool = False, instead: str = "") -> None:
     """Refuse a holdout, or a half of one, that is too small for the promised rate."""
     needed = examples_needed(alpha, confidence)
     if len(part) < needed:

@@ -121,7 +121,7 @@ def _detector(
         **given,
         method=recipe,
         schedule=experiment.schedule,
-        # Without wild data the last epoch is kept in any case, and "best" leaves half of the holdout to choose epsilon by.
+        # Without wild data the last epoch is kept in any case, and "best" lets half of the holdout choose an epsilon.
         keep="as_published" if chooses else experiment.keep if experiment.uses_wild else "best",
         ood=parts.validation_ood if chooses else None,
         run_dir=place,
