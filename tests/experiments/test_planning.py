@@ -61,11 +61,11 @@ def test_what_chooses_an_epsilon_is_counted_with_the_wild_or_the_ood_data(protoc
 
 
 def test_csi_is_counted_with_its_views_and_its_second_stage():
-    csi = Experiment("cifar10", ("svhn",), method="csi", settings={"head_epochs": 2}, schedule=Schedule(steps=7, batch=128))
-    # 7 steps of 128 examples in 8 views; 2 epochs of 31 steps of 32 in 4 views, without a backward pass.
-    evaluated = 1 * 200 + 2 * 200 * 4
-    expected = Passes(7 * 128 * 8, 1000 + 4 * (200 + 500) + 62 * 32 * 4 + evaluated)
-    assert work_of(csi, SIZES) == (7 + 62, expected)
+    csi = Experiment("cifar10", ("svhn",), method="csi", settings={"head_epochs": 2}, schedule=Schedule(epochs=3, batch=128))
+    # 3 epochs of 7 steps of 128 examples in 8 views; 2 of 31 steps of 32 in 4 views, without a backward pass.
+    evaluated = 200 + 2 * 200 * 4  # the first stage when it starts, the second one after each epoch
+    expected = Passes(21 * 128 * 8, 1000 + 4 * (200 + 500) + 62 * 32 * 4 + evaluated)
+    assert work_of(csi, SIZES) == (21 + 62, expected)
 
 
 def test_wild_data_doubles_a_batch():
