@@ -197,10 +197,11 @@ def test_godin_needs_no_wild_data_and_chooses_epsilon_on_id_data(data, tmp_path)
     np.testing.assert_array_equal(again.predict_proba(ood), detector.predict_proba(ood))
 
 
-def test_godin_given_wild_data_chooses_by_it_and_does_not_train_on_it(data):
+def test_godin_given_wild_data_chooses_by_it_and_does_not_train_on_it(data, caplog):
     given, _, _ = data
     schedule = wildood.Schedule(epochs=2, batch=32, lr=0.05)
     detector = wildood.fit(**given, method=wildood.Godin(), schedule=schedule, verbose=False)
+    assert not caplog.messages
     assert detector.record["chosen"]["by"] == "wild acceptance"
     assert detector.record["kept_epoch"] == 2
     assert "acceptance" not in detector.history[-1]

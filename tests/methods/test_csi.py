@@ -1,5 +1,6 @@
 """CSI: its two losses against their definitions, what each stage changes and what not, and the whole through `fit`."""
 
+import logging
 from dataclasses import replace
 
 import numpy as np
@@ -273,14 +274,16 @@ def test_same_seed_same_bits_and_another_seed_others():
     assert not np.array_equal(first.holdout_scores, other.holdout_scores)
 
 
-def test_a_shipped_model_with_wild_data_and_colours(tmp_path):
-    """Wild data is not trained on; the detector is loaded without the model."""
+def test_a_shipped_model_with_wild_data_and_colours(tmp_path, caplog):
+    """Wild data is not used, which is said; the detector is loaded without the model."""
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (120, 8, 8, 3)).astype(np.uint8), np.arange(120) % 2
     wild = rng.integers(0, 256, (30, 8, 8, 3)).astype(np.uint8)
     settings = {"method": wildood.Csi(head_epochs=1), "schedule": FEW, "input": SPEC, "keep": "last", "verbose": False}
     model = SmallCNN(2, channels=3, width=4, hidden=8)
-    detector = wildood.fit(model, (images[:60], labels[:60]), wild, (images[60:], labels[60:]), **settings)
+    with caplog.at_level(logging.WARNING, logger="wildood"):
+        detector = wildood.fit(model, (images[:60], labels[:60]), wild, (images[60:], labels[60:]), **settings)
+    assert caplog.messages == ["Csi does not use wild data: it trains on labelled data alone"]
     again = wildood.load(detector.save(tmp_path))
     np.testing.assert_array_equal(again.score(wild), detector.score(wild))
     assert "acceptance" not in detector.history[-1]

@@ -68,7 +68,7 @@ def fit(
         model: any module that maps a batch to logits (a tensor, or an output with `.logits`).
         labelled: `(x, y)`, a dataset of pairs, or what `open_images` gives: ID examples with their classes.
         wild: `x`, a dataset, or what `open_images` gives: unlabelled traffic, known and unknown mixed; or a `WildMixture`. A
-            method that trains without (`Godin`) chooses by it, if it is given.
+            method that trains without (`Godin`) chooses a setting of its score by it, if there is one to choose.
         holdout: `(x, y)` that neither the model nor this fit has trained on. The promise rests on it: without it, a share of
             `labelled` is set aside and nothing is promised.
         method: what to train with; `Woods()` unless given.
@@ -134,7 +134,7 @@ def fit(
             warn_of_accuracy(start.accuracy, "labelled")
         objective = method.objective(trained, start)
         check_together(objective, schedule)
-        _check_choice(objective, keep)
+        _check_choice(method, objective, keep, wild)
         data = _with_choice(data, objective, keep, alpha, confidence, seed)
         # After everything is checked: a call that is refused must leave no run behind.
         run = None if run_dir is None else RunDirectory(Path(run_dir), record)
@@ -176,9 +176,12 @@ def _how(method: Method, labelled: Any, *, frozen: bool) -> dict[str, Any]:
     return how | ({"frozen": True} if frozen else {})
 
 
-def _check_choice(objective: Objective, keep: Keep) -> None:
-    """Refuse a setting that is to be chosen where nothing is left to choose it by."""
-    if keep == "last" and len(objective.score.candidates()) > 1:
+def _check_choice(method: Method, objective: Objective, keep: Keep, wild: Any) -> None:
+    """Refuse a setting of the score that nothing is left to choose by; tell of wild data that has nothing to choose."""
+    several = len(objective.score.candidates()) > 1
+    if wild is not None and not several and not method.uses_wild:
+        logger.warning("%s does not use wild data: it trains on labelled data alone", type(method).__name__)
+    if keep == "last" and several:
         raise InputError(
             "keep='last' leaves no part of the holdout to choose epsilon by: give epsilon, or keep='best' (--epsilon or "
             "--keep best)"
