@@ -7,6 +7,7 @@ Run: python benchmarks/cost_model.py [--wild 10000]
 """
 
 import argparse
+import math
 import tempfile
 import time
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from wildood.train.monitor import start_of
 from wildood.train.optimiser import optimiser_of
 
 IMAGE = (16, 16, 3)
-LABELLED, HOLDOUT, STEPS, BATCH = 10_000, 2_000, 200, 128
+LABELLED, HOLDOUT, STEPS, BATCH = 10_000, 2_000, 100, 256
 SPEC = wildood.InputSpec(mean=(0.5,) * 3, std=(0.25,) * 3)
 
 
@@ -50,11 +51,12 @@ class Costs:
 
     def fit(self, wild: int) -> float:
         """Of a fit: what is hashed once, the starting pass, the steps, and what is looked at after each epoch."""
-        epochs = -(-STEPS // (LABELLED // BATCH))
         hashed = min(wild, (1 << 30) // int(np.prod(IMAGE))) + LABELLED + HOLDOUT
         searched = min(wild, LOOKED_AT) + LABELLED + HOLDOUT
         looked_at = HOLDOUT / 2 + min(ASIDE * wild, MOST_ASIDE)
-        forwards = LABELLED + HOLDOUT / 2 + (1 + epochs) * looked_at
+        per_epoch = LABELLED // BATCH
+        between = per_epoch * math.ceil(20 * looked_at / (3 * 2 * BATCH * per_epoch))  # steps
+        forwards = LABELLED + HOLDOUT / 2 + (1 + math.ceil(STEPS / between)) * looked_at
         return hashed * self.record + searched * self.leaks + forwards * self.forward + STEPS * self.step
 
 

@@ -53,10 +53,11 @@ class Bare:
         self.optimiser = optimiser_of(self.objective, self.schedule)
 
     def step(self) -> None:
-        """Forward, objective, backward, step."""
+        """Forward, objective, backward, and the step with the schedule's clip."""
         loss = self.lagrangian(self.objective(self.batch))
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.objective.parameters(), self.schedule.clip)
         self.optimiser.step()
 
 
@@ -100,7 +101,8 @@ def measure(name: str, model: nn.Module, spec: InputSpec | None, seconds: float)
     began = time.perf_counter()
     objective = method.objective(classifier, start_of(classifier, source, 0))
     start_up = time.perf_counter() - began
-    batch = Batch(torch.from_numpy(labelled[0][:128]), torch.from_numpy(labelled[1][:128]), torch.from_numpy(wild[0][:128]))
+    size = method.schedule().batch
+    batch = Batch(*(torch.from_numpy(each[:size]) for each in (*labelled, wild[0])))
     bare = Bare(objective, batch, method.schedule())
     began = time.perf_counter()
     for _ in range(2 * BLOCK):
@@ -124,7 +126,7 @@ def measure(name: str, model: nn.Module, spec: InputSpec | None, seconds: float)
     print(
         f"{name:10s} {statistics.median(ratios):5.3f} of the bare model's images/s"
         f" (quartiles {np.quantile(ratios, 0.25):.3f} to {np.quantile(ratios, 0.75):.3f}, {len(ratios)} blocks of {BLOCK};"
-        f" {256 / bare_step:.0f} images/s bare);"
+        f" {2 * size / bare_step:.0f} images/s bare);"
         f" of 10 epochs: start-up {start_up / whole:.1%}, looks {10 * look / whole:.1%}",
         flush=True,
     )

@@ -154,7 +154,7 @@ def test_every_key_of_an_experiment_and_all_its_names_are_in_the_document():
 def test_the_method_and_the_score_of_the_document_run_beside_the_others(small, small_root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, block in zip(("method_of_document", "score_of_document"), blocks("docs/method.md", "python"), strict=True):
-        (tmp_path / f"{name}.py").write_text(block.replace("steps=200", "steps=4"))
+        (tmp_path / f"{name}.py").write_text(block.replace("steps=100", "steps=4"))
     names = ["method_of_document:Mine", "score_of_document:Gap"]
     try:
         register(names)

@@ -32,7 +32,7 @@ def build():
     return torch.nn.Sequential(Slow(), *layers)
 """
 FIT = ["-m", "wildood", "fit", "--labelled", "labelled.npz", "--wild", "wild.npz", "--holdout", "holdout.npz"]
-SETTINGS = ["--batch", "32", "--alpha", "0.1", "--steps", "40", "--model", "own:build"]
+SETTINGS = ["--batch", "32", "--alpha", "0.1", "--epochs", "14", "--model", "own:build"]
 TIMES = {"images_per_second", "seconds_left"}
 
 

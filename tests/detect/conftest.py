@@ -59,7 +59,7 @@ def trained(toy):
 
 @pytest.fixture(scope="session")
 def schedule():
-    return wildood.Schedule(steps=10, batch=32)
+    return wildood.Schedule(steps=10, batch=32, lr=0.01)
 
 
 @pytest.fixture(scope="session")

@@ -350,8 +350,8 @@ def test_schedule_that_makes_no_sense_is_refused(settings, message):
         wildood.Schedule(**settings)
 
 
-def test_a_schedule_without_a_length_has_200_steps():
-    assert wildood.Schedule(lr=0.001).steps == 200
+def test_a_schedule_without_a_length_has_100_steps():
+    assert wildood.Schedule(lr=0.001).steps == 100
 
 
 def test_a_holdout_that_was_trained_on_is_refused(call, toy):

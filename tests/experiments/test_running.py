@@ -230,7 +230,7 @@ def test_a_directory_without_locks_or_writing_is_refused(tmp_path, monkeypatch):
 
 
 def test_an_infinite_setting_ends_with_a_result_that_is_not_made_again(small, small_root, tmp_path):
-    store, endless = RunStore(tmp_path), replace(small, settings={"beta_max": math.inf})
+    store, endless = RunStore(tmp_path), replace(small, settings={"gamma": math.inf})
     assert isinstance(run(endless, store, small_root), Result)
     assert store.is_done(endless)
     assert run(endless, store, small_root) is None

@@ -20,7 +20,7 @@ def test_published_epochs_are_those_of_the_released_code():
 
 
 def test_learning_rate_halves_at_the_milestones():
-    schedule = Schedule(steps=200, lr=0.01)
+    schedule = Schedule(steps=200, lr=0.01, decay="milestones")
     assert [schedule.lr_at(step, 78, 200) for step in (0, 99, 100, 150, 180)] == [0.01, 0.01, 0.005, 0.0025, 0.00125]
 
 
@@ -43,6 +43,8 @@ def test_learning_rate_halves_at_the_milestones():
         {"steps": 1, "weight_decay": -1.0},
         {"steps": 1, "duals": "sometimes"},
         {"steps": 1, "epoch": "longest"},
+        {"steps": 1, "rounds": 0},
+        {"steps": 1, "rounds": 5, "duals": "epoch"},
     ],
 )
 def test_schedules_that_make_no_sense_are_refused(settings):
@@ -70,6 +72,16 @@ def test_pretraining_is_the_recipe_of_the_papers_classifier():
     assert (schedule.epochs, schedule.lr, schedule.decay, schedule.augment) == (100, 0.1, "cosine", True)
     assert (schedule.batch, schedule.momentum, schedule.weight_decay) == (128, 0.9, 5e-4)
     assert schedule.lr_at(0, per_epoch=10, total=1000) == 0.1
+
+
+def test_each_round_is_twice_as_long_as_the_one_before_and_its_rate_falls_anew():
+    schedule = Schedule(steps=60, rounds=10, lr=0.2)
+    assert [step for step in range(1, 61) if schedule.is_end(step, per_epoch=3)] == [10, 30]
+    assert schedule.ends(per_epoch=3, total=60) == 3
+    rates = [schedule.lr_at(step, per_epoch=3, total=60) for step in range(60)]
+    assert rates[:10] == [Schedule(lr=0.2).lr_at(step, per_epoch=3, total=10) for step in range(10)]
+    assert rates[10:30] == [Schedule(lr=0.2).lr_at(step, per_epoch=3, total=20) for step in range(20)]
+    assert rates[30:] == [Schedule(lr=0.2).lr_at(step, per_epoch=3, total=30) for step in range(30)]  # cut short
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,16 @@ def training(method: Woods, schedule: Schedule, model: nn.Module | None = None, 
     return Training(objective, LABELLED, WILD, schedule, seed=7, keep="last", **changes)
 
 
+class StartedElsewhere(Woods):
+    def duals(self):
+        multipliers, penalties = {"false_alarm": 0.6, "classification": 0.2}, {"false_alarm": 1.5, "classification": 0.5}
+        return replace(super().duals(), multipliers=multipliers, penalties=penalties)
+
+
 def test_two_steps_are_what_algorithm_1_says_by_hand():
-    method = Woods(alpha=0.1, tau=0.5, mu2=0.3, gamma=2.0, tol=0.01, lambda1=0.6, lambda2=0.2, beta1=1.5, beta2=0.5)
-    schedule = Schedule(steps=2, batch=8, lr=0.1, milestones=(0.5,), factor=0.25, weight_decay=0.01, duals="step")
+    method = StartedElsewhere(alpha=0.1, tau=0.5, mu2=0.3, gamma=2.0, tol=0.01)
+    falling = {"decay": "milestones", "milestones": (0.5,), "factor": 0.25}
+    schedule = Schedule(steps=2, batch=8, lr=0.1, weight_decay=0.01, **falling)
     run = training(method, schedule)
     weight, bias = (p.detach().clone() for p in run.objective.classifier.parameters())
     slope, shift = run.objective.level.rho.item(), run.objective.level.bias.item()
@@ -79,7 +86,7 @@ def test_two_steps_are_what_algorithm_1_says_by_hand():
 
 def test_duals_move_once_per_epoch_on_a_full_pass_in_evaluation_mode():
     model = nn.Sequential(nn.Dropout(0.5), network())
-    run = training(Woods(mu2=0.5, gamma=3.0, tol=0.01, lambda1=0.0), Schedule(epochs=1, batch=8, duals="epoch"), model)
+    run = training(Woods(mu2=0.5, gamma=3.0, tol=0.01), Schedule(epochs=1, batch=8, duals="epoch"), model)
     run.train()
     row = run.history[-1]
     model.eval()
@@ -88,14 +95,14 @@ def test_duals_move_once_per_epoch_on_a_full_pass_in_evaluation_mode():
         c1 = torch.sigmoid(z).mean().item() - 0.05
     assert row["step"] == 5
     assert row["false_alarm"] == pytest.approx(c1, abs=1e-6)
-    assert row["lambda_false_alarm"] == pytest.approx(max(0, 0.5 * c1), abs=1e-6)
+    assert row["lambda_false_alarm"] == pytest.approx(max(0, 1 + 0.5 * c1), abs=1e-6)
     assert row["beta_false_alarm"] == (3.0 if c1 > 0.01 else 1.0)
 
 
 def test_penalties_grow_at_most_once_per_epoch_when_duals_move_every_step():
-    run = training(Woods(alpha=0.001, tol=1e-6, gamma=2.0), Schedule(epochs=3, batch=8, lr=1e-6))
+    run = training(Woods(tau=1e-3, gamma=2.0), Schedule(epochs=3, batch=8, lr=1e-6))
     run.train()
-    assert [row["beta_false_alarm"] for row in run.history] == [1.0, 2.0, 4.0, 8.0]
+    assert [row["beta_classification"] for row in run.history] == [1.0, 2.0, 4.0, 8.0]
 
 
 def test_same_seed_same_bits_and_another_seed_others():

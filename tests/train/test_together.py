@@ -75,7 +75,7 @@ y = rng.integers(0, 3, 2000)
 x = (rng.normal(size=(2000, 6)) + 2 * np.eye(6)[y]).astype("float32")
 pictures = rng.integers(0, 256, (1000, 8, 8, 1), dtype=np.uint8)
 wild = wildood.WildMixture(id=x[:500], ood=rng.normal(size=(200, 6)).astype("float32") - 2, pi=0.2)
-steps = wildood.Schedule(steps=20, batch=32, lr=0.05)
+steps = wildood.Schedule(epochs=4, batch=32, lr=0.05)
 epochs = wildood.Schedule(steps=20, batch=32, duals="epoch", epoch="shortest")
 
 rank, here = int(os.environ.get("RANK", 0)), sys.argv[1]

@@ -60,6 +60,8 @@ class FitOptions(CommonOptions):
         frozen: train only the last layer and what the method adds, on features that are computed once.
         confidence: promise the false-alarm rate with this probability over the draw of the holdout, instead of on average.
         by_class: a threshold for each predicted class, so that no class bears all false alarms.
+        auto: train in rounds of 50, 100, 200 and more steps, until one improves neither the share of wild data that is
+            accepted nor the constraints.
         grid: train with each of these values, or each combination, as in weight=0.1,0.5,1; keep the one that accepts the
             least wild data (needs --holdout, of which a third each ranks, chooses epochs and sets the threshold).
         keep: the best epoch by wild acceptance on data set aside, or the last.
@@ -73,6 +75,7 @@ class FitOptions(CommonOptions):
     frozen: bool = False
     confidence: Annotated[float | None, named("SHARE")] = None
     by_class: bool = False
+    auto: bool = False
     grid: Annotated[tuple[str, ...] | None, named("SETTING=VALUE,VALUE [...]")] = None
     keep: Literal["best", "last"] = "best"
 
@@ -92,7 +95,7 @@ def run(words: Sequence[str]) -> None:
     require(options, "fit", ("labelled", *(("wild",) if METHODS[options.method].uses_wild else ()), "model", "out"))
     method = method_of(options)
     grid = grid_of(method, options.grid) if options.grid else []
-    schedule = schedule_of(options, method.schedule())
+    schedule = schedule_of(options, method.schedule(), auto=options.auto)
     model = read_model(options.model, options.seed)
     check_colours(options)  # a mistake is told before pictures are decoded
     with shown(verbose=not options.quiet):

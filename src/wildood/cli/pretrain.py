@@ -47,14 +47,14 @@ class PretrainOptions(CommonOptions):
     """
 
     set_aside: Annotated[float | None, named("SHARE")] = None
-    # Not with the other settings of the schedule, whose help is about a fit: 200 steps, and wild examples beside.
+    # Not with the other settings of the schedule, whose help is about a fit: 100 steps, and wild examples beside.
     steps: Annotated[int | None, named("N")] = None
     batch: Annotated[int | None, named("N", f"(default: {Schedule.pretraining().batch})")] = None
 
 
 Options: Any = make_dataclass(
     "Options",
-    settings_of(Schedule, default=Schedule.pretraining(), without=("steps", "batch", "duals", "epoch")),
+    settings_of(Schedule, default=Schedule.pretraining(), without=("steps", "batch", "duals", "epoch", "rounds")),
     bases=(PretrainOptions,),
     frozen=True,
     namespace={"__doc__": PretrainOptions.__doc__},

@@ -104,8 +104,10 @@ def given(options: Any, cls: type[Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def schedule_of(options: Any, own: Schedule) -> Schedule:
-    """A method's own schedule, with the settings that were given."""
+def schedule_of(options: Any, own: Schedule, *, auto: bool = False) -> Schedule:
+    """A method's own schedule, or one that ends by itself, with the settings that were given."""
+    if auto:
+        own = replace(own, steps=Schedule.auto().steps, epochs=None, rounds=Schedule.auto().rounds)
     settings = given(options, Schedule)
     if "steps" in settings and "epochs" in settings:
         raise InputError("--steps and --epochs: give one of them")

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from torch import nn
 
@@ -48,7 +48,7 @@ def fit(
     holdout: Any = None,
     *,
     method: Method | None = None,
-    schedule: Schedule | None = None,
+    schedule: Schedule | Literal["auto"] | None = None,
     alpha: float | None = None,
     confidence: float | None = None,
     by_class: bool = False,
@@ -73,6 +73,7 @@ def fit(
             `labelled` is set aside and nothing is promised.
         method: what to train with; `Woods()` unless given.
         schedule: how long and how fast; the method's own unless given (of one with several stages, that of the first).
+            "auto" ends by itself, when neither wild acceptance nor constraints improve on data set aside.
         alpha: the false-alarm rate of the deployed threshold; the method's unless given.
         confidence: promise that rate with this probability over the draw of the holdout, instead of on average.
         by_class: a threshold for each predicted class, so that no class bears all false alarms.
@@ -101,12 +102,12 @@ def fit(
     >>> wild = np.concatenate([known(450)[0], rng.normal(size=(50, 2)).astype("float32") + (9, -9)]).astype("float32")
     >>> detector = wildood.fit(MLP(2, 2), known(500), wild, known(200), schedule=wildood.Schedule(steps=20), verbose=False)
     >>> detector.promise.alpha, len(detector.history)
-    (0.05, 8)
+    (0.05, 11)
     """
     method = Woods() if method is None else method
     if isinstance(method, type) or not hasattr(method, "objective"):
         raise InputError(f"method is {method if isinstance(method, type) else type(method)}: give one such as Woods()")
-    schedule = check_schedule(method.schedule() if schedule is None else schedule)
+    schedule = check_schedule(method.schedule() if schedule is None else schedule, looks=method.uses_wild and keep != "last")
     _check_keep(keep, ood, holdout)
     alpha = check_alpha(method.alpha if alpha is None else alpha)
     confidence = None if confidence is None else check_confidence(confidence)

@@ -56,10 +56,16 @@ def check_spec(spec: Any) -> None:
         raise InputError(f"input is a {type(spec).__name__}: give an InputSpec")
 
 
-def check_schedule(schedule: Any) -> Schedule:
-    """Refuse what is not a schedule."""
+def check_schedule(schedule: Any, *, looks: bool) -> Schedule:
+    """Refuse what is not a schedule, and "auto", the one that ends by itself, where there is no wild data to look at."""
+    schedule = Schedule.auto() if schedule == "auto" else schedule
     if not isinstance(schedule, Schedule):
-        raise InputError(f"schedule is {schedule!r}: give a Schedule, such as Schedule(steps=200)")
+        raise InputError(f"schedule is {schedule!r}: give 'auto' or a Schedule, such as Schedule(steps=100)")
+    if schedule.rounds is not None and not looks:
+        raise InputError(
+            "a schedule in rounds ends by what it sees of wild data set aside, but there is none (it takes keep='best' and "
+            "a method that uses wild data): give steps or epochs, as in Schedule(steps=100)"
+        )
     return schedule
 
 

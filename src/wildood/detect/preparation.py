@@ -83,7 +83,7 @@ def prepare(
     if len(known) < schedule.batch:
         raise InputError(
             f"labelled has {len(known)} examples to train on, fewer than a batch of {schedule.batch}: give more, or a "
-            "smaller batch, as in schedule=Schedule(steps=200, batch=32) (--batch 32)"
+            "smaller batch, as in schedule=Schedule(steps=100, batch=32) (--batch 32)"
         )
     kept: Wild | None = None
     aside: Source | None = None

@@ -27,6 +27,8 @@ class Selection:
     >>> selection.see(accepted=wild < 50, correct=wild < 90)    # but is wrong on 10 %
     >>> selection.kept
     1
+
+    After each look, `fell` says whether it accepts less than any before by more than the standard error.
     """
 
     accuracy_loss: float = 0.01
@@ -35,21 +37,25 @@ class Selection:
     kept: int = 0
     start_correct: Mask | None = None
     least_accepted: Mask | None = None
+    fell: bool = False
 
     def see(self, accepted: Mask, correct: Mask) -> None:
         """One more epoch: which of the wild examples it accepts, and which of the ID examples it classifies correctly."""
-        number, self.seen = self.seen, self.seen + 1
+        number, self.seen, self.fell = self.seen, self.seen + 1, False
         if self.start_correct is None or self.least_accepted is None:
             self.start_correct, self.least_accepted = correct, accepted
             return
         if self.as_published:
-            if number == 1 or np.mean(accepted) < np.mean(self.least_accepted):
+            more, error = _paired_difference(accepted, self.least_accepted)
+            self.fell = more + error < -1e-12
+            if number == 1 or more < 0:
                 self.least_accepted, self.kept = accepted, number
             return
         lost, error = _paired_difference(self.start_correct, correct)
         if lost > self.accuracy_loss + error + 1e-12:
             return
         more, error = _paired_difference(accepted, self.least_accepted)
+        self.fell = more + error < -1e-12
         if more <= 0:
             self.least_accepted = accepted
         if more <= 2 * error:

@@ -67,7 +67,7 @@ class Experiment:
 
     >>> first = Experiment("cifar10", ("svhn",), "svhn", 0.1, "woods")
     >>> first.settings["alpha"], first.schedule.steps, first.name == Experiment.from_toml(first.to_toml()).name
-    (0.05, 200, True)
+    (0.05, 100, True)
     """
 
     id: str

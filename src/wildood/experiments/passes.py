@@ -85,7 +85,7 @@ def _training(experiment: Experiment, method: Method, sizes: Sizes) -> tuple[int
     for number, stage in enumerate(stages_of(method)):
         schedule = (experiment.schedule or stage.schedule()) if number == 0 else stage.schedule()
         per_epoch, length = schedule.length(sizes.labelled, pools)
-        epochs = -(-length // per_epoch)
+        epochs = schedule.ends(per_epoch, length)
         looks = 1 if isinstance(stage, Csi) else epochs  # what does not classify yet is looked at when it starts, no more
         looked_at = looks * (sizes.holdout + sum(pools) * ASIDE)
         looked_at += epochs * sizes.labelled if schedule.duals == "epoch" else 0

@@ -79,7 +79,7 @@ def plan(experiments: Sequence[Experiment], store: RunStore, root: str | Path | 
     ...     found = plan([Experiment("cifar100", ("svhn",), "svhn", 0.1, model="MLP", model_settings={"inputs": 3072})],
     ...         RunStore(Path(place)))
     >>> [(row.runs, row.done, row.steps) for row in found.rows], len(found.starts)
-    ([(1, 0, 200)], 1)
+    ([(1, 0, 100)], 1)
     """
     by_cell: dict[str, list[Experiment]] = {}
     for experiment in experiments:

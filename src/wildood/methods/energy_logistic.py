@@ -42,7 +42,7 @@ class EnergyLogistic:
 
     def schedule(self) -> Schedule:
         """That of `Woods()`, so that they can be compared."""
-        return Schedule(steps=200)
+        return Schedule()
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """The loss on this classifier, with w and b started from its energies."""

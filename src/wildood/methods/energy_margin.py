@@ -63,7 +63,7 @@ class EnergyMargin:
 
     def schedule(self) -> Schedule:
         """That of `Woods()`, so that they can be compared."""
-        return Schedule(steps=200)
+        return Schedule()
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """The loss on this classifier."""

@@ -47,7 +47,7 @@ class OutlierExposure:
 
     def schedule(self) -> Schedule:
         """That of `Woods()`, so that they can be compared."""
-        return Schedule(steps=200)
+        return Schedule()
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:  # noqa: ARG002 - a method is given both
         """The loss on this classifier."""

@@ -6,21 +6,23 @@ from typing import Literal, Self
 
 from wildood.errors import InputError
 
-_CHOICES = {"decay": ("milestones", "cosine"), "duals": ("epoch", "step"), "epoch": ("labelled", "shortest")}
+_CHOICES = {"decay": ("cosine", "milestones"), "duals": ("epoch", "step"), "epoch": ("labelled", "shortest")}
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """SGD with Nesterov momentum; the learning rate is multiplied by `factor` at each milestone, or falls along a cosine.
+    """SGD with Nesterov momentum; the learning rate falls along a cosine, or is multiplied by `factor` at each milestone.
 
     Attributes:
-        steps: how many steps to train; 200 if neither steps nor epochs is given.
+        steps: how many steps to train; 100 if neither steps nor epochs is given.
         epochs: how many epochs to train; or give `steps`.
         batch: labelled examples in a step, and as many wild ones.
         lr: the learning rate mu_1 at the start.
-        milestones: the shares of the training after which the learning rate falls.
+        decay: whether the learning rate falls at every step along a "cosine" to 0, or at the "milestones".
+        milestones: the shares of the training after which it falls.
         factor: by what it is multiplied there.
-        decay: whether the learning rate falls at the "milestones", or at every step along a "cosine" to 0.
+        clip: the longest gradient, over all weights: a longer one is shortened to it, so that a network without
+            normalisation stands the same learning rate; 0 for none.
         warmup: the share of the training over which the learning rate first rises from 0.
         augment: flip images at random and crop them, padded by 4 pixels.
         momentum: Nesterov's; 0 for none.
@@ -29,42 +31,51 @@ class Schedule:
             (Algorithm 1), or every "step", on the batch.
         epoch: what an epoch is: one pass over the "labelled" data, or over the "shortest" of the labelled data and the
             wild pools, as in the released code.
+        rounds: train in rounds instead of epochs: the first of so many steps, each twice as long as the one before and with
+            a learning rate that falls anew; stop after the first that improves nothing on data set aside.
 
     >>> Schedule(epochs=2).length(labelled=1000, wild=[300])
-    (7, 14)
+    (3, 6)
     >>> Schedule.as_published("stationary").length(labelled=25_000, wild=[17_500, 4_900])
     (38, 3800)
     """
 
     steps: int | None = None
     epochs: int | None = None
-    batch: int = 128
-    lr: float = 1e-2
+    batch: int = 256
+    lr: float = 0.06
+    decay: Literal["cosine", "milestones"] = "cosine"
     milestones: tuple[float, ...] = (0.5, 0.75, 0.9)
     factor: float = 0.5
-    decay: Literal["milestones", "cosine"] = "milestones"
+    clip: float = 1.0
     warmup: float = 0.0
     augment: bool = False
     momentum: float = 0.9
     weight_decay: float = 5e-4
     duals: Literal["epoch", "step"] = "step"
     epoch: Literal["labelled", "shortest"] = "labelled"
+    rounds: int | None = None
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:
             raise InputError(f"a schedule has steps={self.steps} and epochs={self.epochs}: give one of them")
         if self.steps is None and self.epochs is None:
-            object.__setattr__(self, "steps", 200)
-        for name in ("steps", "epochs", "batch"):
+            object.__setattr__(self, "steps", 100)
+        for name in ("steps", "epochs", "batch", "rounds"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
                 raise InputError(f"the schedule's {name} is {value!r}: give a positive whole number")
         if self.batch < 2:
             raise InputError("the schedule's batch is 1: give at least 2 examples, for batch normalisation")
-        for name in ("lr", "factor", "momentum", "weight_decay"):
+        for name in ("lr", "factor", "clip", "momentum", "weight_decay"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or value < 0 or (value == 0 and name in {"lr", "factor"}):
                 raise InputError(f"the schedule's {name} is {value!r}: give a positive number")
+        self._check_choices()
+
+    def _check_choices(self) -> None:
+        if self.rounds is not None and self.duals == "epoch":
+            raise InputError("a schedule in rounds has no epochs: give duals='step'")
         if self.momentum >= 1:
             raise InputError(f"the schedule's momentum is {self.momentum}: give a number between 0 and 1")
         for name, (first, second) in _CHOICES.items():
@@ -87,7 +98,17 @@ class Schedule:
         """
         if setting not in {"stationary", "non-stationary"}:
             raise InputError(f"the setting is {setting!r}: give 'stationary' or 'non-stationary'")
-        return cls(epochs=100 if setting == "stationary" else 50, lr=1e-3, duals="epoch", epoch="shortest")
+        epochs = 100 if setting == "stationary" else 50
+        return cls(epochs=epochs, batch=128, lr=1e-3, decay="milestones", clip=0.0, duals="epoch", epoch="shortest")
+
+    @classmethod
+    def auto(cls) -> Self:
+        """Rounds of 50, 100, 200 and more steps, until one improves neither wild acceptance nor constraints; at most six.
+
+        >>> Schedule.auto().rounds, Schedule.auto().steps
+        (50, 3150)
+        """
+        return cls(steps=3150, rounds=50)
 
     @classmethod
     def pretraining(cls, epochs: int = 100, lr: float = 0.1, warmup: float = 0.0, *, augment: bool = True) -> Self:
@@ -96,7 +117,7 @@ class Schedule:
         >>> Schedule.pretraining().epochs, Schedule.pretraining().augment
         (100, True)
         """
-        return cls(epochs=epochs, lr=lr, decay="cosine", warmup=warmup, augment=augment)
+        return cls(epochs=epochs, batch=128, lr=lr, clip=0.0, warmup=warmup, augment=augment)
 
     def length(self, labelled: int, wild: list[int]) -> tuple[int, int]:
         """Steps in an epoch, and steps in all, for so many labelled examples and wild pools of these lengths."""
@@ -105,13 +126,51 @@ class Schedule:
         total = self.steps if self.steps is not None else per_epoch * (self.epochs or 0)
         return per_epoch, total
 
+    def row_every(self, per_epoch: int, images: int, looked_at: int) -> int:
+        """The steps of a row of the history, with a look at so many examples: an epoch, where the schedule counts in them.
+
+        Where it counts in steps, as many epochs as make a look, at a third of training's cost, a twentieth of the row's.
+
+        >>> [Schedule(steps=100).row_every(10, images=512, looked_at=number) for number in (0, 768, 7680)]
+        [10, 10, 100]
+        """
+        if self.steps is None or self.duals == "epoch":
+            return per_epoch
+        return per_epoch * max(1, math.ceil(20 * looked_at / (3 * images * per_epoch)))
+
+    def is_end(self, step: int, per_epoch: int) -> bool:
+        """Whether an epoch, or a round, ends with a step.
+
+        >>> [step for step in range(1, 400) if Schedule.auto().is_end(step, per_epoch=10)]
+        [50, 150, 350]
+        """
+        return step % per_epoch == 0 if self.rounds is None else self._round_of(step) == step
+
+    def ends(self, per_epoch: int, total: int) -> int:
+        """How many epochs, or rounds, there are at most.
+
+        >>> Schedule(epochs=3).ends(per_epoch=10, total=30), Schedule.auto().ends(per_epoch=10, total=3150)
+        (3, 6)
+        """
+        return -(-total // per_epoch) if self.rounds is None else (-(-total // self.rounds)).bit_length()
+
+    def _round_of(self, step: int) -> int:
+        """The steps before the round that a step is in: rounds, 2 rounds, 4 rounds ... follow each other."""
+        first = self.rounds or 1
+        return first * ((1 << ((step // first + 1).bit_length() - 1)) - 1)
+
     def lr_at(self, step: int, per_epoch: int, total: int) -> float:
         """The learning rate of a step; milestones are counted in whole epochs where the schedule is.
 
-        >>> schedule = Schedule(steps=100)
+        >>> schedule = Schedule(steps=100, decay="milestones")
         >>> [schedule.lr_at(step, per_epoch=10, total=100) for step in (0, 49, 50, 75, 99)]
-        [0.01, 0.01, 0.005, 0.0025, 0.00125]
+        [0.06, 0.06, 0.03, 0.015, 0.0075]
+        >>> [round(Schedule.auto().lr_at(step, per_epoch=10, total=3150), 4) for step in (0, 25, 50, 100, 149, 150)]
+        [0.06, 0.03, 0.06, 0.03, 0.0, 0.06]
         """
+        if self.rounds is not None:
+            began = self._round_of(step)
+            step, total = step - began, min(total, 2 * began + self.rounds) - began
         warm = self.warmup * total
         if step < warm:
             return self.lr * (step + 1) / (warm + 1)

@@ -32,12 +32,6 @@ class Woods:
         tol: the violation at which a penalty grows.
         gamma: by how much it grows, at most once per epoch.
         mu2: the step of dual ascent. 0.1 suits duals that move every step, 1 (the paper's) those that move once per epoch.
-        lambda1: starting multiplier of the false-alarm constraint. At 1 the wild objective and the constraint weigh ID
-            and OOD alike, whatever pi is; from 0 the first epochs push ID data out (docs/method.md).
-        lambda2: starting multiplier of the cross-entropy constraint.
-        beta1: starting penalty of the false-alarm constraint.
-        beta2: starting penalty of the cross-entropy constraint.
-        beta_max: the largest penalty; None for no cap.
         published: what the released code does; use `Woods.as_published()`.
 
     >>> Woods().alpha, Woods().schedule().duals
@@ -55,11 +49,6 @@ class Woods:
     tol: float = 0.05
     gamma: float = 1.1
     mu2: float = 0.1
-    lambda1: float = 1.0
-    lambda2: float = 1.0
-    beta1: float = 1.0
-    beta2: float = 1.0
-    beta_max: float | None = 1000.0
     published: bool = False
 
     def __post_init__(self) -> None:
@@ -70,31 +59,26 @@ class Woods:
                 raise InputError(f"{name}: {setting.name} is {value!r}: give a number")
         if not 0 < self.alpha < 1:
             raise InputError(f"{name}: alpha is {self.alpha}: give a rate strictly between 0 and 1")
-        for field in ("tau", "beta1", "beta2", "mu2", "beta_max"):
+        for field in ("tau", "mu2"):
             if getattr(self, field) is not None and getattr(self, field) <= 0:
                 raise InputError(f"{name}: {field} is {getattr(self, field)}: it must be positive")
-        for field in ("lambda1", "lambda2", "tol"):
-            if getattr(self, field) < 0:
-                raise InputError(f"{name}: {field} is {getattr(self, field)}: it must not be negative")
+        if self.tol < 0:
+            raise InputError(f"{name}: tol is {self.tol}: it must not be negative")
         if self.gamma < 1:
             raise InputError(f"{name}: gamma is {self.gamma}: a penalty must not shrink, give at least 1")
-        if self.published and self.lambda1 != self.lambda2:
-            raise InputError(
-                f"{name}: the released code has one multiplier: with published=True, lambda1 must equal lambda2"
-            )
 
     @classmethod
     def as_published(cls, gamma: float = 1.5, mu2: float = 1.0) -> Self:
         """The released code: one multiplier for both constraints, started at 0; w and b drawn, and decayed.
 
-        >>> Woods.as_published().lambda1
-        0.0
+        >>> Woods.as_published().duals().multipliers
+        {'false_alarm': 0.0, 'classification': 0.0}
         """
-        return cls(gamma=gamma, mu2=mu2, lambda1=0.0, lambda2=0.0, beta_max=None, published=True)
+        return cls(gamma=gamma, mu2=mu2, published=True)
 
     def schedule(self) -> Schedule:
-        """200 steps; or the released 100 epochs."""
-        return Schedule.as_published() if self.published else Schedule(steps=200)
+        """100 steps; or the released 100 epochs."""
+        return Schedule.as_published() if self.published else Schedule()
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """The constrained problem on this classifier, with w and b started from its energies."""
@@ -111,14 +95,19 @@ class Woods:
         return 2 * start.cross_entropy if self.tau is None else self.tau
 
     def duals(self) -> Duals:
-        """The settings of the augmented Lagrangian."""
+        """The settings of the augmented Lagrangian; a subclass may start it elsewhere.
+
+        At a multiplier of 1 the wild objective and the false-alarm constraint weigh ID and OOD alike, whatever pi is; from 0
+        the first epochs push ID data out (docs/method.md).
+        """
+        start = 0.0 if self.published else 1.0
         return Duals(
-            multipliers={"false_alarm": self.lambda1, "classification": self.lambda2},
-            penalties={"false_alarm": self.beta1, "classification": self.beta2},
+            multipliers={"false_alarm": start, "classification": start},
+            penalties={"false_alarm": 1.0, "classification": 1.0},
             rate=self.mu2,
             growth=self.gamma,
             tol=self.tol,
-            penalty_cap=self.beta_max,
+            penalty_cap=None if self.published else 1000.0,
             as_published=self.published,
         )
 

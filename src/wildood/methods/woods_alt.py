@@ -5,14 +5,14 @@ subject to  1/n Σ_j max(1 + g(x_j), 0)      <= alpha
             1/n Σ_j L_cls(f(x_j), y_j)      <= tau
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from wildood.data.sampling import lent_generator
-from wildood.methods.objective import Batch, Objective, Start, Terms
+from wildood.methods.objective import Batch, Duals, Objective, Start, Terms
 from wildood.methods.woods import Woods
 from wildood.models.outputs import Classifier, Outputs
 from wildood.scores.head import HeadScore
@@ -22,22 +22,26 @@ from wildood.scores.head import HeadScore
 class WoodsAlt(Woods):
     """An OOD head g on the penultimate features instead of the energy; the settings are those of `Woods`.
 
-    The head starts at random, with g near 0 on all data: the hinge of the ID constraint starts near 1, and with lambda1 = 0
-    its penalty alone makes the acting multiplier about 1. From there the multiplier has further to go than that of `Woods`
-    (to 2.6 on digits), so that it moves faster.
+    The head starts at random, with g near 0 on all data: the hinge of the ID constraint starts near 1, and with a multiplier
+    of 0 its penalty alone makes the acting multiplier about 1. From there the multiplier has further to go than that of
+    `Woods` (to 2.6 on digits), so that it moves faster.
 
-    >>> WoodsAlt().lambda1, WoodsAlt().uses_features
-    (0.0, True)
+    >>> WoodsAlt().duals().multipliers, WoodsAlt().uses_features
+    ({'false_alarm': 0.0, 'classification': 1.0}, True)
     """
 
     uses_features: ClassVar[bool] = True
 
     mu2: float = 0.3
-    lambda1: float = 0.0
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """The constrained problem on this classifier, with a new head."""
         return WoodsAltObjective(self, classifier, start)
+
+    def duals(self) -> Duals:
+        """Those of `Woods`, with the false-alarm constraint's multiplier from 0."""
+        duals = super().duals()
+        return replace(duals, multipliers={**duals.multipliers, "false_alarm": 0.0})
 
 
 class WoodsAltObjective(Objective):

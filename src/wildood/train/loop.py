@@ -3,11 +3,11 @@
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wildood.data.sampling import lent_generator
 from wildood.data.sources import Source, is_mapped
@@ -26,7 +26,8 @@ from wildood.train.monitor import Monitor, full_constraints
 from wildood.train.optimiser import optimiser_of
 from wildood.train.processes import is_first, join, told_if_another_ends, total
 from wildood.train.progress import logger, progress_bar
-from wildood.train.run_directory import RunDirectory
+from wildood.train.run_directory import RunDirectory, not_finite
+from wildood.train.settling import Settling
 from wildood.train.together import Together, check_together
 
 Keep = Literal["best", "last", "as_published"]
@@ -46,7 +47,7 @@ class Training:
         wild: wild data, for methods that use it.
         schedule: how long and how fast.
         seed: decides every random draw.
-        monitor: data set aside, looked at after each epoch.
+        monitor: data set aside, looked at after each epoch (or less often, where that would take long).
         keep: which epoch's weights the objective has at the end.
         run: where checkpoints and history go.
         on_epoch: called with each row of the history, on the first process.
@@ -71,6 +72,7 @@ class Training:
     history: list[Row] = field(default_factory=list, init=False)
     selection: Selection = field(init=False)
     kept: int = field(default=0, init=False)
+    settling: Settling = field(default_factory=Settling, init=False)
     loss_sum: Tensor = field(init=False)
     epoch_seconds: float = field(init=False)
     epoch_constraints: MeanConstraints = field(init=False)
@@ -78,6 +80,8 @@ class Training:
     def __post_init__(self) -> None:
         pools = [len(pool) for pool in self.wild.pools] if self.wild is not None else []
         self.per_epoch, self.total = self.schedule.length(len(self.labelled), pools)
+        self.images = self.schedule.batch * (1 if self.wild is None else 2)  # of a step
+        self.row_every = self.schedule.row_every(self.per_epoch, self.images, self.monitor.examples if self.monitor else 0)
         self.selection = Selection(as_published=self.keep == "as_published")
         self.lagrangian = AugmentedLagrangian(self.objective.duals, self.objective.classifier.device)
         self.optimiser = optimiser_of(self.objective, self.schedule)
@@ -90,7 +94,7 @@ class Training:
         self._start_epoch()
 
     def train(self) -> list[Row]:
-        """Run to the end of the schedule (from the last checkpoint, if there is one); the history."""
+        """Run to the end of the schedule, from the last checkpoint if there is one; the history."""
         device = self.objective.classifier.device
         told = told_if_another_ends(saved=self.run is not None)
         with told, lent_generator(self.seed, "model", device), normalising_together(self.objective):
@@ -111,10 +115,10 @@ class Training:
         ahead = Ahead(self.batches.draw, self.batches.state_dict) if any(map(is_mapped, pools)) else nullcontext()
         watched = held_back(wanted=self.run is not None)
         with watched as ctrl_c, ahead as self.ahead, progress_bar(self.total, self.step) as bar:
-            while self.step < self.total:
+            while not self._is_over():
                 self._one_step(stop=ctrl_c.came, save=self._is_to_save())
                 bar.at(self.step)
-                if self.step % self.per_epoch == 0 or self.step == self.total:
+                if self.schedule.is_end(self.step, self.row_every) or self.step == self.total:
                     self._end_epoch()
                 if self.on_step is not None:
                     self.on_step(self.step, self.objective)
@@ -122,13 +126,16 @@ class Training:
                 stop, save = ctrl_c.came, self._is_to_save()
                 if self.together is not None:  # all processes do the same in the same step
                     stop, save = self.together.stop, self.together.save
-                if self.run is not None and (stop or save or self.step == self.total):
+                if self.run is not None and (stop or save or self._is_over()):
                     self._check_weights()
                     self._save(self.run)
                 if stop:
                     ctrl_c.came = True  # to another process, perhaps
                     total(torch.zeros(1))  # nobody leaves before the run is saved: the launcher would end the others
                     break
+
+    def _is_over(self) -> bool:
+        return self.settling.done or self.step >= self.total
 
     def _is_to_save(self) -> bool:
         return self.run is not None and self.run.writes and time.monotonic() >= self.save_next
@@ -155,9 +162,11 @@ class Training:
             terms = self.together(batch, self.step, stop=stop, save=save)
         lagrangian = self.lagrangian(terms)
         if not torch.isfinite(lagrangian):
-            raise TrainingError(self._not_finite(f"the loss became {lagrangian.item()}"))
+            raise self._not_finite(f"the loss became {lagrangian.item()}")
         self.optimiser.zero_grad(set_to_none=True)
         lagrangian.backward()  # type: ignore[no-untyped-call]
+        if self.schedule.clip:
+            nn.utils.clip_grad_norm_(self.objective.parameters(), self.schedule.clip)
         self.optimiser.step()
         constraints = {name: c.detach() for name, c in terms.constraints.items()}
         if self.schedule.duals == "step":
@@ -176,16 +185,17 @@ class Training:
             self.lagrangian.ascend(constraints)
         self.lagrangian.grow(constraints)
         steps = self.epoch_constraints.count
-        images = steps * self.schedule.batch * (1 if self.wild is None else 2)
         self._note(
             {
                 "wild_loss" if self.lagrangian.multipliers else "loss": float(self.loss_sum) / steps,
                 **{name: float(value) for name, value in constraints.items()},
                 "lr": self.optimiser.param_groups[0]["lr"],
-                "images_per_second": images / self.epoch_seconds,
+                "images_per_second": steps * self.images / self.epoch_seconds,
                 "seconds_left": (self.total - self.step) * (time.monotonic() - self.began) / (self.step - self.first_step),
             }
         )
+        if self.schedule.rounds is not None:
+            self.settling.see(constraints, self.objective.duals.tol, fell=self.selection.fell)
         self._start_epoch()
 
     def _note(self, row: Row) -> None:
@@ -202,16 +212,16 @@ class Training:
         if self.monitor is not None and (self.objective.classifies or not self.history):
             seen = self.monitor(self.objective)
             row |= seen.row
-            if self.keep != "last" and seen.accepted is not None:
+            if seen.accepted is not None:
                 self.selection.see(seen.accepted, seen.correct)
-                self.kept = self.selection.kept
+                self.kept = self.kept if self.keep == "last" else self.selection.kept
         self.history.append(row)
         if self.keep != "last" and self.kept == len(self.history) - 1:
             self.kept_weights = {name: value.detach().clone() for name, value in self.objective.state_dict().items()}
         if self.run is not None:
             self.run.add(row)
         if len(self.history) > 1:
-            logger.info("%s", row_line(row, epochs=-(-self.total // self.per_epoch)))
+            logger.info("%s", row_line(row, epochs=self.schedule.ends(self.row_every, self.total)))
         if self.on_epoch is not None and is_first():
             self.on_epoch(dict(row))
 
@@ -235,15 +245,10 @@ class Training:
     def _check_weights(self) -> None:
         """A step from a finite loss can still end in weights that are not: these must not be saved or judged."""
         if not all(bool(torch.isfinite(tensor).all()) for tensor in self.objective.state_dict().values()):
-            raise TrainingError(self._not_finite("the weights became infinite or NaN"))
+            raise self._not_finite("the weights became infinite or NaN")
 
-    def _not_finite(self, what: str) -> str:
-        saved = self.run is not None and self.run.checkpoint_path.exists()
-        where = f"; the last good checkpoint is {self.run.checkpoint_path}" if self.run is not None and saved else ""
-        return (
-            f"{what} at step {self.step} (lr {self.optimiser.param_groups[0]['lr']:g}){where}: try a "
-            "smaller lr, as in schedule=Schedule(steps=..., lr=...)"
-        )
+    def _not_finite(self, what: str) -> TrainingError:
+        return not_finite(f"{what} at step {self.step} (lr {self.optimiser.param_groups[0]['lr']:g})", self.run)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed run needs to end with the same bits."""
@@ -257,6 +262,7 @@ class Training:
             "epoch": [self.epoch_constraints.count, self.epoch_constraints.sums, self.loss_sum, self.epoch_seconds],
             "history": self.history,
             "kept": self.kept,
+            "settling": asdict(self.settling),
             "selection": {
                 "seen": self.selection.seen,
                 "kept": self.selection.kept,
@@ -279,6 +285,7 @@ class Training:
         self.epoch_constraints.count, sums, self.loss_sum, self.epoch_seconds = state["epoch"]
         self.epoch_constraints.sums = {name: value.to(device) for name, value in sums.items()}
         self.history, self.kept, self.kept_weights = state["history"], state["kept"], state["kept_weights"]
+        self.settling = Settling(**state["settling"])
         chosen = state["selection"]
         self.selection.seen, self.selection.kept = chosen["seen"], chosen["kept"]
         if chosen["start_correct"] is not None:

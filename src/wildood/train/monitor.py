@@ -44,6 +44,11 @@ class Monitor:
     wild: Source | None
     alpha: float
 
+    @property
+    def examples(self) -> int:
+        """How many a look takes."""
+        return len(self.holdout) + (0 if self.wild is None else len(self.wild))
+
     def __call__(self, objective: Objective) -> Seen:
         """Accuracy, holdout_* constraints, and acceptance: the share of wild accepted at the holdout's threshold."""
         correct: list[Tensor] = []

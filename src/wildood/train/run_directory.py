@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from wildood.data.files import DamagedFileError, digest, dump_state, load_state, write_atomically
-from wildood.errors import CheckpointError
+from wildood.errors import CheckpointError, TrainingError
 from wildood.train.history import Row, append_row, rewrite_rows
 from wildood.train.identity import flat, in_words
 from wildood.train.processes import from_first, is_first
@@ -117,3 +117,10 @@ def _difference(key: str, there: dict[str, Any], here: dict[str, Any]) -> str:
     if in_words(key) == key:
         return f"its {key} is {there.get(key)}, this call's is {here.get(key)}"
     return f"{in_words(key)} {'differ' if key == 'model' else 'differs'}"
+
+
+def not_finite(what: str, run: RunDirectory | None) -> TrainingError:
+    """The error of a run that went wrong, with the checkpoint to go back to."""
+    saved = run is not None and run.checkpoint_path.exists()
+    where = f"; the last good checkpoint is {run.checkpoint_path}" if run is not None and saved else ""
+    return TrainingError(f"{what}{where}: try a smaller lr, as in schedule=Schedule(steps=..., lr=...)")

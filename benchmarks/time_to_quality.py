@@ -1,0 +1,224 @@
+"""Time to a good detector: `Woods()`, Algorithm 1 and the released code, side by side, on CIFAR-10 with a ResNet-20.
+
+Run: python benchmarks/time_to_quality.py --data-root ../shared/data --runs runs/quality [--part test] [--ood svhn places]
+
+All start from the same weights; the seconds are those of start-up and steps, without the looks. The learning rate of
+`Woods()` falls to 0 at the end of a run, so that each length is a run of its own; the others train at one rate, and one
+run is looked at every few steps. Each run is kept below --runs, so that a benchmark that was cut off goes on.
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+
+import wildood
+from wildood.data.files import write_atomically
+from wildood.data.given import labelled_source, unlabelled_source
+from wildood.data.sampling import generator
+from wildood.evaluate.metrics import accuracy, fpr_at_tpr
+from wildood.experiments.cifar10 import SPEC, cifar10, resnet20
+from wildood.experiments.parts import PartName, Parts
+from wildood.methods.objective import Duals, Objective, Start
+from wildood.methods.woods import SigmoidLevel, WoodsObjective
+from wildood.models.outputs import Classifier, each_output
+from wildood.train.loop import Training
+from wildood.train.monitor import full_constraints, start_of
+
+LEVELS = (50, 30, 25, 20, 10, 5, 2)  # % FPR95
+
+
+@dataclass(frozen=True)
+class Algorithm1(wildood.Woods):
+    """The paper's Algorithm 1 from the released start and with its weight decay; only the sign of w is fixed.
+
+    (At these settings, projecting λ is the same as the paper's step while β = μ₂, and the cap on β is never reached.)
+    """
+
+    gamma: float = 1.5
+    mu2: float = 1.0
+
+    def objective(self, classifier: Classifier, start: Start) -> Objective:
+        """The drawn w, made negative."""
+        w, b = (torch.rand(2, generator=generator(start.seed, "w, b")) * 2 - 1).tolist()
+        objective = WoodsObjective(self, classifier, SigmoidLevel(-abs(w), b), self.tau_from(start))
+        objective.decay_all = True
+        return objective
+
+    def duals(self) -> Duals:
+        """From 0, as the paper says."""
+        duals = super().duals()
+        return replace(duals, multipliers=dict.fromkeys(duals.multipliers, 0.0))
+
+
+@dataclass(frozen=True)
+class StartedMet(wildood.Woods):
+    """For the ablation: w = -2/std(S), and the b at which the constraint on false alarms is met from the start."""
+
+    def objective(self, classifier: Classifier, start: Start) -> Objective:
+        """By bisection: mean σ(wS + b) rises with b."""
+        slope = -2 / float(start.logsumexp.double().std())
+        z = slope * start.logsumexp.double()
+        low, high = (math.log(self.alpha / (1 - self.alpha)) - float(end) for end in (z.max(), z.min()))
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (low, middle) if float(torch.sigmoid(z + middle).mean()) > self.alpha else (middle, high)
+        return WoodsObjective(self, classifier, SigmoidLevel(slope, low), self.tau_from(start))
+
+
+@dataclass(frozen=True)
+class Look:
+    """A model after some steps: FPR95 and accuracy in %, the ID constraint on the holdout, and the seconds of training."""
+
+    step: int
+    seconds: float
+    fpr95: float
+    accuracy: float
+    false_alarm: float
+
+
+def curve(root: Path, parts: Parts, method: wildood.Woods, schedule: wildood.Schedule, seed: int, every: int) -> list[Look]:
+    """A look at the start and after every few steps."""
+    classifier = Classifier(resnet20(root).to(memory_format=torch.channels_last), SPEC)  # type: ignore[call-overload]
+    labelled, holdout = labelled_source(parts.labelled, "labelled"), labelled_source(parts.holdout, "holdout")
+    test_id, test_ood = labelled_source(parts.test_id, "test"), unlabelled_source(parts.test_ood, "ood")
+    looks: list[Look] = []
+    trained, began = 0.0, time.perf_counter()
+
+    def look(step: int, objective: Objective) -> None:
+        nonlocal trained, began
+        if step % every:
+            return
+        trained += time.perf_counter() - began
+        logits = each_output(classifier, test_id, lambda outputs: outputs.logits)
+        id_scores = -logits.logsumexp(1)
+        fpr = fpr_at_tpr(id_scores.numpy(), each_output(classifier, test_ood, objective.score).numpy())
+        right = accuracy(logits.argmax(1).numpy(), parts.test_id[1])
+        on_holdout = float(full_constraints(objective, holdout)["false_alarm"])
+        looks.append(Look(step, trained, 100 * fpr, 100 * right, on_holdout))
+        began = time.perf_counter()
+
+    objective = method.objective(classifier, start_of(classifier, labelled, seed))
+    trained = time.perf_counter() - began  # what is computed before the first step is part of the method
+    began = time.perf_counter()
+    look(0, objective)
+    Training(objective, labelled, parts.wild, schedule, seed, keep="last", on_step=look).train()
+    return looks
+
+
+def parts_of(root: Path, ood: str, seed: int, part: PartName) -> Parts:
+    """The data of a seed; to develop on, the holdout and 30 % of the wild OOD images take the place of the test shares."""
+    whole = cifar10(root, ood, seed, "test", holdout=1000)
+    if part == "test":
+        return whole
+    apart = cifar10(root, ood, seed, "validation", holdout=0)
+    return whole._replace(wild=apart.wild, test_id=whole.holdout, test_ood=apart.test_ood)
+
+
+def kept(path: Path, make: Callable[[], list[Look]]) -> list[Look]:
+    """The looks of a file, made if it is not there."""
+    if not path.exists():
+        write_atomically(path, json.dumps([asdict(look) for look in make()]).encode())
+    return [Look(**look) for look in json.loads(path.read_text(encoding="utf-8"))]
+
+
+def table(name: str, runs: list[list[Look]], batch: int) -> None:
+    """Mean ± standard error at each look, the worst seed, and what it takes to come below each level."""
+    fpr = np.array([[look.fpr95 for look in run] for run in runs])
+    lost = np.array([[look.accuracy - run[0].accuracy for look in run] for run in runs])
+    alarm = np.array([[look.false_alarm for look in run] for run in runs])
+    error = fpr.std(axis=0, ddof=1) / math.sqrt(len(runs)) if len(runs) > 1 else np.zeros(fpr.shape[1])
+    print(f"{name}: step, FPR95 % (worst seed), accuracy lost (worst), holdout constraint (worst)")
+    for number, look in enumerate(runs[0]):
+        print(
+            f"  {look.step:4d}  {fpr[:, number].mean():6.2f} ± {error[number]:.2f} ({fpr[:, number].max():6.2f})"
+            f"  {lost[:, number].mean():+.2f} ({lost[:, number].min():+.2f})"
+            f"  {alarm[:, number].mean():+.3f} ({alarm[:, number].max():+.3f})"
+        )
+    for level in LEVELS:
+        first = [next((look for look in run if look.fpr95 <= level), None) for run in runs]
+        there = [look for look in first if look is not None]
+        if there:
+            steps, seconds = (float(np.mean([getattr(look, what) for look in there])) for what in ("step", "seconds"))
+            print(
+                f"  below {level:2d} %: {len(there)} of {len(runs)} seeds, {steps:.0f} steps,"
+                f" {2 * batch * steps:.0f} images, {seconds:.0f} s"
+            )
+    print(flush=True)
+
+
+def picture(path: Path, curves: dict[str, dict[str, list[list[Look]]]]) -> None:
+    """FPR95 by step, a panel for each OOD set, a line for each seed."""
+    figure, panels = plt.subplots(1, len(curves), figsize=(4.2 * len(curves), 3.2), sharey=True, squeeze=False)
+    for axes, (ood, recipes) in zip(panels[0], curves.items(), strict=True):
+        for number, (name, runs) in enumerate(recipes.items()):
+            for run in runs:
+                label = name if run is runs[0] else None
+                axes.plot([look.step for look in run], [look.fpr95 for look in run], color=f"C{number}", lw=1, label=label)
+        axes.set(title=ood, xlabel="steps", ylim=(0, 100))
+    panels[0][0].set_ylabel("FPR95 %")
+    panels[0][-1].legend(frameon=False)
+    figure.savefig(path, dpi=150, bbox_inches="tight")
+
+
+def main() -> None:
+    """One table for each OOD set and method, and the picture."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", type=Path, required=True)
+    parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--part", choices=["validation", "test"], default="validation")
+    parser.add_argument("--ood", nargs="+", default=["svhn", "textures", "places"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=None)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[50, 100, 200], help="of runs of Woods()")
+    parser.add_argument("--every", type=int, default=25, help="steps between looks at the others")
+    parser.add_argument("--only", nargs="+", default=["Woods", "as_published", "Algorithm1"])
+    arguments = parser.parse_args()
+    root, part = arguments.data_root, arguments.part
+    seeds = arguments.seeds or ([0, 1, 2, 3, 4] if part == "test" else [100])
+    published = replace(wildood.Schedule.as_published("stationary"), epochs=None, milestones=())
+    published = replace(published, steps=max(arguments.lengths))
+
+    def ends(**settings: Any) -> list[tuple[wildood.Schedule, int]]:
+        return [(wildood.Schedule(steps=steps, **settings), steps) for steps in arguments.lengths]
+
+    recipes: dict[str, tuple[wildood.Woods, list[tuple[wildood.Schedule, int]]]] = {
+        "Woods": (wildood.Woods(), ends()),
+        "as_published": (wildood.Woods.as_published(), [(published, arguments.every)]),
+        "Algorithm1": (Algorithm1(), [(published, arguments.every)]),
+        # The ablation: `Woods()` with one thing as it was (or as it could be), and as it was before.
+        "met-start": (StartedMet(), ends()),
+        "lr-0.01": (wildood.Woods(), ends(lr=0.01)),
+        "milestones": (wildood.Woods(), ends(decay="milestones")),
+        "batch-128": (wildood.Woods(), ends(batch=128, lr=0.03)),
+        "no-clip": (wildood.Woods(), ends(clip=0.0)),
+        "before": (wildood.Woods(), ends(lr=0.01, decay="milestones", batch=128, clip=0.0)),
+    }
+    curves: dict[str, dict[str, list[list[Look]]]] = {ood: {name: [] for name in arguments.only} for ood in arguments.ood}
+    for ood in arguments.ood:
+        for seed in seeds:  # side by side: whatever else the machine does, it does to all of them
+            parts = parts_of(root, ood, seed, part)
+            for name in arguments.only:
+                method, schedules = recipes[name]
+                looks: list[Look] = []
+                for schedule, every in schedules:
+                    path = arguments.runs / f"{part}-{ood}-{name}-{seed}-{schedule.steps}.json"
+                    make = partial(curve, root, parts, method, schedule, seed, every)
+                    looks += kept(path, make)[1 if looks else 0 :]
+                curves[ood][name].append(looks)
+        print(f"\n{ood}, {part} part, seeds {seeds}, pi = 0.1")
+        for name in arguments.only:
+            table(name, curves[ood][name], recipes[name][1][0][0].batch)
+    picture(arguments.runs / f"{part}.png", curves)
+
+
+if __name__ == "__main__":
+    main()

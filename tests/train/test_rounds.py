@@ -1,0 +1,97 @@
+"""A schedule in rounds ends after the first that improves nothing on data set aside."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import wildood
+from wildood import InputError, Schedule, Woods
+from wildood.data.sources import ArraySource
+from wildood.data.wild import WildPool
+from wildood.models.outputs import Classifier
+from wildood.models.small import MLP
+from wildood.train.loop import Training
+from wildood.train.monitor import Seen, start_of
+from wildood.train.run_directory import RunDirectory
+
+RNG = np.random.default_rng(0)
+LABELLED = ArraySource(RNG.normal(size=(40, 4)).astype("float32"), RNG.integers(0, 3, 40))
+WILD = WildPool(ArraySource(RNG.normal(size=(30, 4)).astype("float32") * 2))
+ROUNDS = Schedule(steps=31, rounds=1, batch=8, lr=1e-3)
+
+
+def training(looks: list[int], method: Woods, schedule: Schedule = ROUNDS, right: int = 100, **changes) -> Training:
+    """A run whose looks see so many of 100 wild examples accepted, one after the other and then the last again."""
+
+    class Scripted:
+        examples, seen = 200, iter(looks)
+        last = looks[-1]
+
+        def __call__(self, _objective):
+            self.last = next(self.seen, self.last)
+            return Seen({}, np.arange(100) < self.last, np.arange(100) < (100 if self.last == looks[0] else right))
+
+    torch.manual_seed(0)
+    classifier = Classifier(nn.Linear(4, 3))
+    objective = method.objective(classifier, start_of(classifier, LABELLED, seed=7))
+    return Training(objective, LABELLED, WILD, schedule, seed=7, monitor=Scripted(), **changes)
+
+
+@pytest.mark.parametrize(
+    ("looks", "steps"),
+    [
+        ([90, 90], [0, 1]),
+        ([90, 80, 80], [0, 1, 3]),
+        ([90, 80, 60, 61], [0, 1, 3, 7]),
+        ([90, 80, 79], [0, 1, 3]),  # one example of 100: no more than chance
+        ([90, 80, 70, 60, 50, 40], [0, 1, 3, 7, 15, 31]),
+    ],
+)
+def test_a_run_ends_with_the_first_round_that_does_not_lower_wild_acceptance(looks, steps):
+    history = training(looks, Woods(tau=100.0, alpha=0.5)).train()
+    assert [row["step"] for row in history] == steps
+
+
+def test_a_round_that_costs_accuracy_is_no_improvement():
+    assert len(training([90, 50, 20], Woods(tau=100.0, alpha=0.5), right=90).train()) == 2
+
+
+def test_a_run_goes_on_while_a_violated_constraint_comes_closer():
+    schedule = Schedule(steps=31, rounds=1, batch=40, lr=0.05)
+    history = training([90, 90], Woods(tau=1e-3), schedule).train()
+    violations = [row["classification"] for row in history[1:]]
+    assert violations == sorted(violations, reverse=True)
+    assert [row["step"] for row in history] == [0, 1, 3, 7, 15, 31]
+
+
+def test_a_run_that_has_ended_by_itself_stays_ended(tmp_path):
+    runs = [training([90, 80, 80], Woods(tau=100.0, alpha=0.5), run=RunDirectory(tmp_path, {})) for _ in range(2)]
+    first, second = (run.train() for run in runs)
+    assert [row["step"] for row in second] == [row["step"] for row in first] == [0, 1, 3]
+
+
+def data():
+    def known(n):
+        y = RNG.integers(0, 2, n)
+        return (RNG.normal(size=(n, 2)) + 6 * y[:, None]).astype("float32"), y
+
+    unknown = RNG.normal(size=(50, 2)).astype("float32") + np.float32([9, -9])
+    return {"labelled": known(300), "wild": np.concatenate([known(250)[0], unknown]), "holdout": known(200)}
+
+
+def test_fit_with_an_auto_schedule_ends_by_itself():
+    model = wildood.pretrain(MLP(2, 2), data()["labelled"], schedule=Schedule(epochs=5), verbose=False)
+    detector = wildood.fit(model, **data(), schedule="auto", verbose=False)
+    steps = [row["step"] for row in detector.history]
+    assert steps == [0, 50, 150, 350, 750, 1550, 3150][: len(steps)]
+    assert 1 < len(steps) < 7
+    assert detector.record["schedule"]["rounds"] == 50
+
+
+@pytest.mark.parametrize("settings", [{"keep": "last"}, {"method": wildood.Godin(epsilon=0.0)}])
+def test_an_auto_schedule_without_wild_data_to_look_at_is_refused(settings):
+    with pytest.raises(InputError, match=r"but there is none \(it takes keep='best'"):
+        wildood.fit(MLP(2, 2), **data(), schedule="auto", verbose=False, **settings)
+    with pytest.raises(InputError, match="but there is none"):
+        wildood.pretrain(MLP(2, 2), data()["labelled"], schedule="auto", verbose=False)
