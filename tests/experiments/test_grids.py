@@ -43,7 +43,7 @@ def test_cpu_grid_has_both_shapes_with_one_setting_of_each_method():
         (method, ood) for method in TRAINED for ood in CPU_SETS
     }
     assert {(each.method, each.pi) for each in trained if not each.stationary} == {(m, pi) for m in TRAINED for pi in PIS}
-    assert all(each.schedule.steps == 100 for each in experiments if each.trains)
+    assert all(each.schedule.steps == 200 for each in experiments if each.trains)
 
 
 def test_honest_protocol_starts_from_the_labelled_half_and_as_published_from_all():
