@@ -282,6 +282,22 @@ def test_options_go_before_the_config(place):
     assert (record["schedule"]["steps"], record["schedule"]["batch"], record["alpha"]) == (4, 16, 0.2)
 
 
+def test_auto_and_a_length_of_the_config_give_way_to_what_is_said(place):
+    common = 'labelled = "labelled.npz"\nwild = "wild.npz"\nholdout = "holdout.npz"\nmodel = "own:build"\nbatch = 16\n'
+    (place / "fixed.toml").write_text(common + "steps = 3\n")
+    (place / "auto.toml").write_text(common + "auto = true\nsteps = 3150\nrounds = 50\n")
+    words = {"by-itself": ["--config", "fixed.toml", "--auto"], "at-once": ["--config", "auto.toml", "--steps", "4"]}
+    found = {}
+    for name, each in words.items():
+        done = wildood_says(place, "fit", *each, "--out", name)
+        assert done.returncode == 0, done.stderr
+        found[name] = json.loads((place / name / "detector.json").read_text())["record"]["schedule"]
+    assert {name: (each["steps"], each["rounds"]) for name, each in found.items()} == {
+        "by-itself": (3150, 50),
+        "at-once": (4, None),
+    }
+
+
 def test_another_method_leaves_the_settings_of_the_configs_method_alone(fitted, place):
     """settings.toml holds the settings of woods; woods-alt has its own."""
     words = [

@@ -14,6 +14,7 @@ from wildood.models.small import MLP
 from wildood.train.loop import Training
 from wildood.train.monitor import Seen, start_of
 from wildood.train.run_directory import RunDirectory
+from wildood.train.settling import Settling
 
 RNG = np.random.default_rng(0)
 LABELLED = ArraySource(RNG.normal(size=(40, 4)).astype("float32"), RNG.integers(0, 3, 40))
@@ -95,3 +96,35 @@ def test_an_auto_schedule_without_wild_data_to_look_at_is_refused(settings):
         wildood.fit(MLP(2, 2), **data(), schedule="auto", verbose=False, **settings)
     with pytest.raises(InputError, match="but there is none"):
         wildood.pretrain(MLP(2, 2), data()["labelled"], schedule="auto", verbose=False)
+
+
+def test_auto_is_the_schedule_of_the_method_in_rounds():
+    class Small(Woods):
+        def schedule(self):
+            return Schedule(batch=64, lr=0.01)
+
+    detector = wildood.fit(MLP(2, 2), **data(), method=Small(), schedule="auto", verbose=False)
+    assert {name: detector.record["schedule"][name] for name in ("batch", "lr", "steps", "rounds")} == {
+        "batch": 64,
+        "lr": 0.01,
+        "steps": 3150,
+        "rounds": 50,
+    }
+    with pytest.raises(InputError, match="every step"):
+        wildood.fit(MLP(2, 2), **data(), method=Woods.as_published(), schedule="auto", verbose=False)
+
+
+def test_a_round_that_meets_a_violated_constraint_is_an_improvement():
+    settling = Settling()
+    settling.see({"c": 0.5}, tol=0.05, fell=True)
+    settling.see({"c": 0.0}, tol=0.05, fell=False)
+    assert not settling.done
+    settling.see({"c": 0.0}, tol=0.05, fell=False)
+    assert settling.done
+
+
+def test_milestones_are_those_of_the_round_whatever_limits_the_run():
+    rounds = [Schedule(rounds=5, decay="milestones", **limit) for limit in ({"steps": 100}, {"epochs": 10})]
+    first, second = ([schedule.lr_at(step, 10, 100) for step in range(100)] for schedule in rounds)
+    assert first == second
+    assert first[4] < first[0] == first[5]

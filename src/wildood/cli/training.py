@@ -18,7 +18,7 @@ from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.errors import InputError
 from wildood.experiments.toml_values import toml_value
-from wildood.methods.schedule import Schedule
+from wildood.methods.schedule import IN_ROUNDS, Schedule
 from wildood.train.progress import logger
 
 METAVARS: dict[Any, str] = {
@@ -106,14 +106,12 @@ def given(options: Any, cls: type[Any]) -> dict[str, Any]:
 
 def schedule_of(options: Any, own: Schedule, *, auto: bool = False) -> Schedule:
     """A method's own schedule, or one that ends by itself, with the settings that were given."""
-    if auto:
-        own = replace(own, steps=Schedule.auto().steps, epochs=None, rounds=Schedule.auto().rounds)
     settings = given(options, Schedule)
     if "steps" in settings and "epochs" in settings:
         raise InputError("--steps and --epochs: give one of them")
     if "steps" in settings or "epochs" in settings:
         settings = {"steps": None, "epochs": None} | settings
-    return replace(own, **settings)
+    return replace(own, **((IN_ROUNDS if auto else {}) | settings))
 
 
 def require(options: Any, command: str, names: Sequence[str]) -> None:
@@ -169,8 +167,8 @@ def parse_with_config(cls: Any, command: str, words: Sequence[str], bound: Seque
     other = "method" in spoken and options.method != content.get("method", "woods")
     if other or "as_published" in spoken:
         spoken |= {setting.name for kind in bound for setting in fields(kind)}
-    if spoken & {"steps", "epochs"}:
-        spoken |= {"steps", "epochs"}
+    if spoken & {"steps", "epochs", "auto"}:  # how long is one question
+        spoken |= {"steps", "epochs", "auto", "rounds"}
     kept = {name: value for name, value in content.items() if name not in spoken}
     return parse(cls, command, [*_as_words(kept, cls), *words])
 

@@ -73,7 +73,7 @@ def fit(
             `labelled` is set aside and nothing is promised.
         method: what to train with; `Woods()` unless given.
         schedule: how long and how fast; the method's own unless given (of one with several stages, that of the first).
-            "auto" ends by itself, when neither wild acceptance nor constraints improve on data set aside.
+            "auto" ends by itself, when neither wild acceptance on data set aside nor the constraints improve.
         alpha: the false-alarm rate of the deployed threshold; the method's unless given.
         confidence: promise that rate with this probability over the draw of the holdout, instead of on average.
         by_class: a threshold for each predicted class, so that no class bears all false alarms.
@@ -107,7 +107,7 @@ def fit(
     method = Woods() if method is None else method
     if isinstance(method, type) or not hasattr(method, "objective"):
         raise InputError(f"method is {method if isinstance(method, type) else type(method)}: give one such as Woods()")
-    schedule = check_schedule(method.schedule() if schedule is None else schedule, looks=method.uses_wild and keep != "last")
+    schedule = check_schedule(schedule, method.schedule(), looks=method.uses_wild and keep != "last")
     _check_keep(keep, ood, holdout)
     alpha = check_alpha(method.alpha if alpha is None else alpha)
     confidence = None if confidence is None else check_confidence(confidence)

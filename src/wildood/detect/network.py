@@ -5,7 +5,7 @@ import hashlib
 import json
 import operator
 import platform
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import wildood
 from wildood.data.inputs import InputSpec
 from wildood.data.sources import Source, memory_of
 from wildood.errors import InputError
-from wildood.methods.schedule import Schedule
+from wildood.methods.schedule import IN_ROUNDS, Schedule
 from wildood.models.outputs import Classifier, tap_features, try_classifier
 from wildood.train.together import settle
 
@@ -56,9 +56,10 @@ def check_spec(spec: Any) -> None:
         raise InputError(f"input is a {type(spec).__name__}: give an InputSpec")
 
 
-def check_schedule(schedule: Any, *, looks: bool) -> Schedule:
-    """Refuse what is not a schedule, and "auto", the one that ends by itself, where there is no wild data to look at."""
-    schedule = Schedule.auto() if schedule == "auto" else schedule
+def check_schedule(schedule: Any, own: Schedule, *, looks: bool) -> Schedule:
+    """The method's own unless one is given, or "auto": its own in rounds, which need wild data to look at."""
+    if schedule is None or (isinstance(schedule, str) and schedule == "auto"):
+        schedule = own if schedule is None else replace(own, **IN_ROUNDS)
     if not isinstance(schedule, Schedule):
         raise InputError(f"schedule is {schedule!r}: give 'auto' or a Schedule, such as Schedule(steps=100)")
     if schedule.rounds is not None and not looks:

@@ -65,7 +65,7 @@ def pretrain(
     True
     """
     check_spec(input)
-    schedule = check_schedule(Schedule.pretraining() if schedule is None else schedule, looks=False)
+    schedule = check_schedule(schedule, Schedule.pretraining(), looks=False)
     seed = check_seed(seed)
     with shown(verbose=verbose), lent_generator(seed, "pretrain"):
         known = labelled_source(labelled, "labelled")

@@ -85,12 +85,12 @@ def _training(experiment: Experiment, method: Method, sizes: Sizes) -> tuple[int
     for number, stage in enumerate(stages_of(method)):
         schedule = (experiment.schedule or stage.schedule()) if number == 0 else stage.schedule()
         per_epoch, length = schedule.length(sizes.labelled, pools)
-        epochs = schedule.ends(per_epoch, length)
-        looks = 1 if isinstance(stage, Csi) else epochs  # what does not classify yet is looked at when it starts, no more
-        looked_at = looks * (sizes.holdout + sum(pools) * ASIDE)
-        looked_at += epochs * sizes.labelled if schedule.duals == "epoch" else 0
+        look, images = sizes.holdout + sum(pools) * ASIDE, schedule.batch * (2 if pools else 1)
+        rows = schedule.ends(schedule.row_every(per_epoch, images, int(look)), length)
+        looked_at = look * (1 if isinstance(stage, Csi) else rows)  # what classifies not yet is looked at once
+        looked_at += rows * sizes.labelled if schedule.duals == "epoch" else 0
         steps += length
-        passes = passes.plus(_in_step(stage).times(length * schedule.batch * (2 if pools else 1)))
+        passes = passes.plus(_in_step(stage).times(length * images))
         passes = passes.plus(Passes(0, looked_at * (views if number else 1)))
     return steps, passes
 

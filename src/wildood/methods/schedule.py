@@ -2,11 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from wildood.errors import InputError
 
 _CHOICES = {"decay": ("cosine", "milestones"), "duals": ("epoch", "step"), "epoch": ("labelled", "shortest")}
+
+IN_ROUNDS: dict[str, Any] = {"steps": 3150, "epochs": None, "rounds": 50}  # 50, 100, 200 ... steps, six rounds at most
 
 
 @dataclass(frozen=True)
@@ -69,13 +71,13 @@ class Schedule:
             raise InputError("the schedule's batch is 1: give at least 2 examples, for batch normalisation")
         for name in ("lr", "factor", "clip", "momentum", "weight_decay"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or value < 0 or (value == 0 and name in {"lr", "factor"}):
+            if not isinstance(value, int | float) or not value >= 0 or (value == 0 and name in {"lr", "factor"}):
                 raise InputError(f"the schedule's {name} is {value!r}: give a positive number")
         self._check_choices()
 
     def _check_choices(self) -> None:
         if self.rounds is not None and self.duals == "epoch":
-            raise InputError("a schedule in rounds has no epochs: give duals='step'")
+            raise InputError("a schedule in rounds moves multipliers every step: give duals='step' (--duals step)")
         if self.momentum >= 1:
             raise InputError(f"the schedule's momentum is {self.momentum}: give a number between 0 and 1")
         for name, (first, second) in _CHOICES.items():
@@ -108,7 +110,7 @@ class Schedule:
         >>> Schedule.auto().rounds, Schedule.auto().steps
         (50, 3150)
         """
-        return cls(steps=3150, rounds=50)
+        return cls(**IN_ROUNDS)
 
     @classmethod
     def pretraining(cls, epochs: int = 100, lr: float = 0.1, warmup: float = 0.0, *, augment: bool = True) -> Self:
@@ -176,6 +178,6 @@ class Schedule:
             return self.lr * (step + 1) / (warm + 1)
         if self.decay == "cosine":
             return self.lr * (1 + math.cos(math.pi * (step - warm) / (total - warm))) / 2
-        if self.epochs is not None:
+        if self.epochs is not None and self.rounds is None:
             step, total = step // per_epoch, self.epochs
         return self.lr * self.factor ** sum(step >= int(share * total) for share in self.milestones)

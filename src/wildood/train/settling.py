@@ -24,5 +24,6 @@ class Settling:
     def see(self, constraints: Mapping[str, Tensor | float], tol: float, *, fell: bool) -> None:
         """One more round: its constraints, and whether wild acceptance fell."""
         violation = max([0.0, *(float(c) - tol for c in constraints.values())])
-        self.done = not fell and not 0 < violation < self.violation
+        came_closer = violation > 0 if math.isinf(self.violation) else violation < self.violation
+        self.done = not fell and not came_closer
         self.violation = violation
