@@ -34,7 +34,7 @@ class Schedule:
         epoch: what an epoch is: one pass over the "labelled" data, or over the "shortest" of the labelled data and the
             wild pools, as in the released code.
         rounds: train in rounds instead of epochs: the first of so many steps, each twice as long as the one before and with
-            a learning rate that falls anew; stop after the first that improves nothing on data set aside.
+            a learning rate that falls anew; stop after the first that improves neither wild acceptance nor constraints.
 
     >>> Schedule(epochs=2).length(labelled=1000, wild=[300])
     (3, 6)

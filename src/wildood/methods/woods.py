@@ -30,7 +30,7 @@ class Woods:
             false-alarm rate, too, unless `fit(alpha=...)` says otherwise.
         tau: level of the constraint on cross-entropy; None for twice the starting classifier's on the labelled data.
         tol: the violation at which a penalty grows.
-        gamma: by how much it grows, at most once per epoch.
+        gamma: by how much it grows, at most once for each row of the history.
         mu2: the step of dual ascent. 0.1 suits duals that move every step, 1 (the paper's) those that move once per epoch.
         published: what the released code does; use `Woods.as_published()`.
 
