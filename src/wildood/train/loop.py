@@ -212,9 +212,9 @@ class Training:
         if self.monitor is not None and (self.objective.classifies or not self.history):
             seen = self.monitor(self.objective)
             row |= seen.row
-            if seen.accepted is not None:
+            if self.keep != "last" and seen.accepted is not None:
                 self.selection.see(seen.accepted, seen.correct)
-                self.kept = self.kept if self.keep == "last" else self.selection.kept
+                self.kept = self.selection.kept
         self.history.append(row)
         if self.keep != "last" and self.kept == len(self.history) - 1:
             self.kept_weights = {name: value.detach().clone() for name, value in self.objective.state_dict().items()}
