@@ -34,8 +34,7 @@ from wildood.train.monitor import Monitor, start_of
 from wildood.train.optimiser import optimiser_of
 from wildood.train.run_directory import RunDirectory
 
-BLOCK = 5  # steps of the run, then as many bare ones
-WARM_UP = 2  # blocks
+BLOCK_SECONDS, BLOCKS, WARM_UP = 0.5, 10, 2  # a block is as many steps as take so long; so many at least; not counted
 
 
 @dataclass
@@ -66,18 +65,19 @@ class Alternating:
     """Called after each step of a run: times blocks of them, and after each block as many bare steps."""
 
     bare: Bare
+    block: int
     run_seconds: list[float] = field(default_factory=list)
     bare_seconds: list[float] = field(default_factory=list)
     began: float | None = None
 
     def __call__(self, step: int, _objective: Objective) -> None:
         """After a step."""
-        if step % BLOCK:
+        if step % self.block:
             return
         now = time.perf_counter()
         if self.began is not None:
             self.run_seconds.append(now - self.began)
-            for _ in range(BLOCK):
+            for _ in range(self.block):
                 self.bare.step()
             self.bare_seconds.append(time.perf_counter() - now)
         self.began = time.perf_counter()
@@ -105,27 +105,28 @@ def measure(name: str, model: nn.Module, spec: InputSpec | None, seconds: float)
     batch = Batch(*(torch.from_numpy(each[:size]) for each in (*labelled, wild[0])))
     bare = Bare(objective, batch, method.schedule())
     began = time.perf_counter()
-    for _ in range(2 * BLOCK):
+    for _ in range(2):
         bare.step()
-    one_step = (time.perf_counter() - began) / (2 * BLOCK)
+    one_step = (time.perf_counter() - began) / 2
+    block = max(1, round(BLOCK_SECONDS / one_step))
     began = time.perf_counter()
     monitor(objective)
     look = time.perf_counter() - began
 
-    alternating = Alternating(bare)
-    steps = int(max(20 * BLOCK, seconds / 2 / one_step)) // BLOCK * BLOCK
-    schedule = wildood.Schedule(steps=steps)
+    alternating = Alternating(bare, block)
+    blocks = max(BLOCKS, int(seconds / 2 / one_step / block)) + WARM_UP + 1  # the first only starts the clock
+    schedule = wildood.Schedule(steps=blocks * block)
     with tempfile.TemporaryDirectory() as place:
         run = RunDirectory(Path(place), {})
         training = Training(objective, source, kept, schedule, 0, monitor=None, run=run, on_step=alternating)
         training.train()
     ratios = alternating.ratios()
-    bare_step = statistics.median(alternating.bare_seconds) / BLOCK
-    epoch = training.per_epoch * statistics.median(alternating.run_seconds) / BLOCK
+    bare_step = statistics.median(alternating.bare_seconds) / block
+    epoch = training.per_epoch * statistics.median(alternating.run_seconds) / block
     whole = start_up + 10 * (epoch + look)
     print(
         f"{name:10s} {statistics.median(ratios):5.3f} of the bare model's images/s"
-        f" (quartiles {np.quantile(ratios, 0.25):.3f} to {np.quantile(ratios, 0.75):.3f}, {len(ratios)} blocks of {BLOCK};"
+        f" (quartiles {np.quantile(ratios, 0.25):.3f} to {np.quantile(ratios, 0.75):.3f}, {len(ratios)} blocks of {block};"
         f" {2 * size / bare_step:.0f} images/s bare);"
         f" of 10 epochs: start-up {start_up / whole:.1%}, looks {10 * look / whole:.1%}",
         flush=True,

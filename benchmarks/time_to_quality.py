@@ -11,6 +11,7 @@ import argparse
 import json
 import math
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -210,7 +211,8 @@ def main() -> None:
                 method, schedules = recipes[name]
                 looks: list[Look] = []
                 for schedule, every in schedules:
-                    path = arguments.runs / f"{part}-{ood}-{name}-{seed}-{schedule.steps}.json"
+                    settings = zlib.crc32(f"{method} {schedule}".encode())  # so that a run of other settings is not taken
+                    path = arguments.runs / f"{part}-{ood}-{name}-{seed}-{schedule.steps}-{settings:08x}.json"
                     make = partial(curve, root, parts, method, schedule, seed, every)
                     looks += kept(path, make)[1 if looks else 0 :]
                 curves[ood][name].append(looks)

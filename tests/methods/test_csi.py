@@ -283,7 +283,12 @@ def test_a_shipped_model_with_wild_data_and_colours(tmp_path, caplog):
     model = SmallCNN(2, channels=3, width=4, hidden=8)
     with caplog.at_level(logging.WARNING, logger="wildood"):
         detector = wildood.fit(model, (images[:60], labels[:60]), wild, (images[60:], labels[60:]), **settings)
-    assert caplog.messages == ["Csi does not use wild data: it trains on labelled data alone"]
+        known = {**settings, "ood": wild}
+        wildood.fit(model, (images[:60], labels[:60]), None, (images[60:], labels[60:]), **known)
+    assert caplog.messages == [
+        "Csi does not use wild data: it trains on labelled data alone",
+        "there is no epoch to choose (keep='last', or a method without wild data): ood= (--ood) is not used",
+    ]
     again = wildood.load(detector.save(tmp_path))
     np.testing.assert_array_equal(again.score(wild), detector.score(wild))
     assert "acceptance" not in detector.history[-1]

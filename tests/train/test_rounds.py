@@ -1,5 +1,7 @@
 """A schedule in rounds ends after the first that improves nothing on data set aside."""
 
+import logging
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ import wildood
 from wildood import InputError, Schedule, Woods
 from wildood.data.sources import ArraySource
 from wildood.data.wild import WildPool
+from wildood.experiments.experiment import Experiment
 from wildood.models.outputs import Classifier
 from wildood.models.small import MLP
 from wildood.train.loop import Training
@@ -96,6 +99,27 @@ def test_an_auto_schedule_without_wild_data_to_look_at_is_refused(settings):
         wildood.fit(MLP(2, 2), **data(), schedule="auto", verbose=False, **settings)
     with pytest.raises(InputError, match="but there is none"):
         wildood.pretrain(MLP(2, 2), data()["labelled"], schedule="auto", verbose=False)
+
+
+def test_several_methods_are_all_asked_before_the_first_trains(tmp_path):
+    methods = [Woods(), wildood.Godin(epsilon=0.0)]
+    with pytest.raises(InputError, match="but there is none"):
+        wildood.fit_many(MLP(2, 2), **data(), methods=methods, schedule="auto", run_dir=tmp_path / "runs", verbose=False)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("change", [{"method": "godin"}, {"keep": "last"}, {"pretraining": Schedule.auto()}])
+def test_an_experiment_that_cannot_train_in_rounds_is_refused_before_it_runs(change):
+    given = {"method": "woods", "schedule": None if "pretraining" in change else Schedule.auto(), **change}
+    with pytest.raises(InputError, match="but there is none"):
+        Experiment("cifar10", ("svhn",), "svhn", 0.1, **given)
+
+
+def test_lines_of_a_run_in_rounds_promise_no_end(caplog):
+    with caplog.at_level(logging.INFO, logger="wildood"):
+        training([90, 80, 80], Woods(tau=100.0, alpha=0.5)).train()
+    assert [line.split("  ")[0] for line in caplog.messages] == ["round 1 of at most 5", "round 2 of at most 5"]
+    assert all("  at most 0:00 left" in line for line in caplog.messages)
 
 
 def test_auto_is_the_schedule_of_the_method_in_rounds():

@@ -135,7 +135,7 @@ def fit(
             warn_of_accuracy(start.accuracy, "labelled")
         objective = method.objective(trained, start)
         check_together(objective, schedule)
-        _check_choice(method, objective, keep, wild)
+        _check_choice(method, objective, keep, wild, ood)
         data = _with_choice(data, objective, keep, alpha, confidence, seed)
         # After everything is checked: a call that is refused must leave no run behind.
         run = None if run_dir is None else RunDirectory(Path(run_dir), record)
@@ -177,11 +177,13 @@ def _how(method: Method, labelled: Any, *, frozen: bool) -> dict[str, Any]:
     return how | ({"frozen": True} if frozen else {})
 
 
-def _check_choice(method: Method, objective: Objective, keep: Keep, wild: Any) -> None:
-    """Refuse a setting of the score that nothing is left to choose by; tell of wild data that has nothing to choose."""
+def _check_choice(method: Method, objective: Objective, keep: Keep, wild: Any, ood: Any) -> None:
+    """Refuse a setting of the score that nothing is left to choose by; tell of data that has nothing to choose."""
     several = len(objective.score.candidates()) > 1
     if wild is not None and not several and not method.uses_wild:
         logger.warning("%s does not use wild data: it trains on labelled data alone", type(method).__name__)
+    if ood is not None and not several and (keep == "last" or not method.uses_wild):
+        logger.warning("there is no epoch to choose (keep='last', or a method without wild data): ood= (--ood) is not used")
     if keep == "last" and several:
         raise InputError(
             "keep='last' leaves no part of the holdout to choose epsilon by: give epsilon, or keep='best' (--epsilon or "

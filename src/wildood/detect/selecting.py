@@ -14,6 +14,7 @@ from wildood.data.sources import Part, Source
 from wildood.data.wild import as_wild
 from wildood.detect.detector import Detector
 from wildood.detect.fitting import fit
+from wildood.detect.network import check_schedule
 from wildood.detect.preparation import ASIDE, check_overlap
 from wildood.detect.use import used_as
 from wildood.errors import CheckpointError, InputError
@@ -140,6 +141,8 @@ def fit_many(
     if len(alphas) > 1:
         raise InputError(f"the methods have different alphas, {min(alphas)} to {max(alphas)}: give one, as in alpha=0.05")
     settings = {**settings, "alpha": check_alpha(alphas.pop())}
+    for method in methods:  # now, not after the methods before it have trained
+        check_schedule(settings.get("schedule"), method.schedule(), looks=method.uses_wild)
     known, unseen = (
         labelled_source(labelled, "labelled"),
         labelled_source(numbered_like(labelled, holdout, "holdout"), "holdout"),

@@ -8,6 +8,7 @@ from dataclasses import Field, asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, Self
 
+from wildood.detect.network import check_schedule
 from wildood.errors import InputError
 from wildood.experiments.toml_values import is_toml_value, toml_key, toml_value
 from wildood.methods.objective import Method
@@ -99,12 +100,14 @@ class Experiment:
         object.__setattr__(self, "settings", {name: _like_default(made, name, value) for name, value in settings.items()})
         if isinstance(made, Score):
             object.__setattr__(self, "schedule", None)
-        elif self.schedule is None:
-            object.__setattr__(self, "schedule", made.schedule())
+        else:
+            looks = made.uses_wild and self.keep == "best"
+            object.__setattr__(self, "schedule", check_schedule(self.schedule, made.schedule(), looks=looks))
         if self.start not in {"labelled", "all"}:
             object.__setattr__(self, "pretraining", None)
-        elif self.pretraining is None:
-            object.__setattr__(self, "pretraining", Schedule.pretraining())
+        else:
+            pretraining = check_schedule(self.pretraining, Schedule.pretraining(), looks=False)
+            object.__setattr__(self, "pretraining", pretraining)
         self._check_values()
 
     def _check(self) -> None:

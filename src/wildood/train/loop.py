@@ -114,7 +114,8 @@ class Training:
         pools = (self.labelled, *(() if self.wild is None else self.wild.pools))
         ahead = Ahead(self.batches.draw, self.batches.state_dict) if any(map(is_mapped, pools)) else nullcontext()
         watched = held_back(wanted=self.run is not None)
-        with watched as ctrl_c, ahead as self.ahead, progress_bar(self.total, self.step) as bar:
+        bar_ends = self.total if self.schedule.rounds is None else None  # rounds end nobody knows when
+        with watched as ctrl_c, ahead as self.ahead, progress_bar(bar_ends, self.step) as bar:
             while not self._is_over():
                 self._one_step(stop=ctrl_c.came, save=self._is_to_save())
                 bar.at(self.step)
@@ -221,7 +222,8 @@ class Training:
         if self.run is not None:
             self.run.add(row)
         if len(self.history) > 1:
-            logger.info("%s", row_line(row, epochs=self.schedule.ends(self.row_every, self.total)))
+            ends, in_rounds = self.schedule.ends(self.row_every, self.total), self.schedule.rounds is not None
+            logger.info("%s", row_line(row, ends, rounds=in_rounds))
         if self.on_epoch is not None and is_first():
             self.on_epoch(dict(row))
 
