@@ -56,7 +56,7 @@ def main() -> None:
         holdout,
         method=wildood.Csi(head_epochs=arguments.head_epochs),
         schedule=wildood.Schedule(
-            epochs=arguments.epochs, batch=arguments.batch, lr=1.0, clip=0.0, warmup=0.1, weight_decay=1e-6
+            epochs=arguments.epochs, batch=arguments.batch, lr=1.0, decay="cosine", clip=0.0, warmup=0.1, weight_decay=1e-6
         ),
         run_dir=arguments.runs / "csi",
         input=SPEC,

@@ -1,10 +1,11 @@
 """Time to a good detector: `Woods()`, Algorithm 1 and the released code, side by side, on CIFAR-10 with a ResNet-20.
 
 Run: python benchmarks/time_to_quality.py --data-root ../shared/data --runs runs/quality [--part test] [--ood svhn places]
+     [--seeds 0 1] [--lengths 50 100] [--only Woods as_published]
 
 All start from the same weights; the seconds are those of start-up and steps, without the looks. The learning rate of
-`Woods()` falls to 0 at the end of a run, so that each length is a run of its own; the others train at one rate, and one
-run is looked at every few steps. Each run is kept below --runs, so that a benchmark that was cut off goes on.
+`Woods()` falls within a run, so that each length is a run of its own; the others train at one rate, and one run is looked at
+every few steps. Each run is kept below --runs, so that a benchmark that was cut off goes on.
 """
 
 import argparse
@@ -36,6 +37,7 @@ from wildood.train.loop import Training
 from wildood.train.monitor import full_constraints, start_of
 
 LEVELS = (50, 30, 25, 20, 10, 5, 2)  # % FPR95
+LENGTHS = {"svhn": (50,), "textures": (100,), "places": (100, 200)}  # steps of runs of Woods()
 
 
 @dataclass(frozen=True)
@@ -179,29 +181,37 @@ def main() -> None:
     parser.add_argument("--part", choices=["validation", "test"], default="validation")
     parser.add_argument("--ood", nargs="+", default=["svhn", "textures", "places"])
     parser.add_argument("--seeds", type=int, nargs="+", default=None)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[50, 100, 200], help="of runs of Woods()")
-    parser.add_argument("--every", type=int, default=25, help="steps between looks at the others")
+    parser.add_argument("--lengths", type=int, nargs="+", help="of runs of Woods(); other ones for each set if not given")
+    parser.add_argument("--steps", type=int, default=200, help="of runs of the others")
+    parser.add_argument("--every", type=int, default=50, help="steps between looks at the others")
     parser.add_argument("--only", nargs="+", default=["Woods", "as_published", "Algorithm1"])
     arguments = parser.parse_args()
     root, part = arguments.data_root, arguments.part
     seeds = arguments.seeds or ([0, 1, 2, 3, 4] if part == "test" else [100])
     published = replace(wildood.Schedule.as_published("stationary"), epochs=None, milestones=())
-    published = replace(published, steps=max(arguments.lengths))
+    published = replace(published, steps=arguments.steps)
 
-    def ends(**settings: Any) -> list[tuple[wildood.Schedule, int]]:
-        return [(wildood.Schedule(steps=steps, **settings), steps) for steps in arguments.lengths]
+    def ends(**settings: Any) -> Callable[[str], list[tuple[wildood.Schedule, int]]]:
+        def of(ood: str) -> list[tuple[wildood.Schedule, int]]:
+            lengths = arguments.lengths or LENGTHS.get(ood, (100,))
+            return [(wildood.Schedule(steps=steps, **settings), steps) for steps in lengths]
 
-    recipes: dict[str, tuple[wildood.Woods, list[tuple[wildood.Schedule, int]]]] = {
+        return of
+
+    def one_run(_ood: str) -> list[tuple[wildood.Schedule, int]]:
+        return [(published, arguments.every)]
+
+    recipes: dict[str, tuple[wildood.Woods, Callable[[str], list[tuple[wildood.Schedule, int]]]]] = {
         "Woods": (wildood.Woods(), ends()),
-        "as_published": (wildood.Woods.as_published(), [(published, arguments.every)]),
-        "Algorithm1": (Algorithm1(), [(published, arguments.every)]),
-        # The ablation: from another start; from there, one thing as it was before; and all as it was before.
+        "as_published": (wildood.Woods.as_published(), one_run),
+        "Algorithm1": (Algorithm1(), one_run),
+        # The ablation: one thing otherwise, and all as it was before.
         "met-start": (StartedMet(), ends()),
-        "lr-0.01": (StartedMet(), ends(lr=0.01)),
-        "milestones": (StartedMet(), ends(decay="milestones")),
-        "batch-128": (StartedMet(), ends(batch=128, lr=0.03)),
-        "no-clip": (StartedMet(), ends(clip=0.0)),
-        "before": (wildood.Woods(), ends(lr=0.01, decay="milestones", batch=128, clip=0.0)),
+        "cosine": (wildood.Woods(), ends(decay="cosine")),
+        "lr-0.01": (wildood.Woods(), ends(lr=0.01)),
+        "batch-128": (wildood.Woods(), ends(batch=128, lr=0.03)),
+        "no-clip": (wildood.Woods(), ends(clip=0.0)),
+        "before": (wildood.Woods(), ends(lr=0.01, batch=128, clip=0.0)),
     }
     curves: dict[str, dict[str, list[list[Look]]]] = {ood: {name: [] for name in arguments.only} for ood in arguments.ood}
     for ood in arguments.ood:
@@ -210,7 +220,7 @@ def main() -> None:
             for name in arguments.only:
                 method, schedules = recipes[name]
                 looks: list[Look] = []
-                for schedule, every in schedules:
+                for schedule, every in schedules(ood):
                     settings = zlib.crc32(f"{method} {schedule}".encode())  # so that a run of other settings is not taken
                     path = arguments.runs / f"{part}-{ood}-{name}-{seed}-{schedule.steps}-{settings:08x}.json"
                     make = partial(curve, root, parts, method, schedule, seed, every)
@@ -218,7 +228,7 @@ def main() -> None:
                 curves[ood][name].append(looks)
         print(f"\n{ood}, {part} part, seeds {seeds}, pi = 0.1")
         for name in arguments.only:
-            table(name, curves[ood][name], recipes[name][1][0][0].batch)
+            table(name, curves[ood][name], recipes[name][1](ood)[0][0].batch)
     picture(arguments.runs / f"{part}.png", curves)
 
 

@@ -15,12 +15,12 @@ def test_published_epochs_are_those_of_the_released_code():
     pools = {"textures": 2_763, "lsun": 4_900, "svhn": 35_895}
     lengths = {name: published.length(25_000, [17_500, ood])[0] for name, ood in pools.items()}
     assert lengths == {"textures": 21, "lsun": 38, "svhn": 136}
-    assert (published.lr, published.duals, published.batch) == (1e-3, "epoch", 128)
+    assert (published.lr, published.decay, published.duals, published.batch) == (1e-3, "milestones", "epoch", 128)
     assert (published.momentum, published.weight_decay) == (0.9, 5e-4)
 
 
 def test_learning_rate_halves_at_the_milestones():
-    schedule = Schedule(steps=200, lr=0.01, decay="milestones")
+    schedule = Schedule(steps=200, lr=0.01)
     assert [schedule.lr_at(step, 78, 200) for step in (0, 99, 100, 150, 180)] == [0.01, 0.01, 0.005, 0.0025, 0.00125]
 
 

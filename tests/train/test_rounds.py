@@ -148,7 +148,7 @@ def test_a_round_that_meets_a_violated_constraint_is_an_improvement():
 
 
 def test_milestones_are_those_of_the_round_whatever_limits_the_run():
-    rounds = [Schedule(rounds=5, decay="milestones", **limit) for limit in ({"steps": 100}, {"epochs": 10})]
+    rounds = [Schedule(rounds=5, **limit) for limit in ({"steps": 100}, {"epochs": 10})]
     first, second = ([schedule.lr_at(step, 10, 100) for step in range(100)] for schedule in rounds)
     assert first == second
     assert first[4] < first[0] == first[5]
