@@ -1,7 +1,7 @@
 """Time to a good detector: `Woods()`, Algorithm 1 and the released code, side by side, on CIFAR-10 with a ResNet-20.
 
 Run: python benchmarks/time_to_quality.py --data-root ../shared/data --runs runs/quality [--part test] [--ood svhn places]
-     [--seeds 0 1] [--lengths 50 100] [--only Woods as_published]
+     [--seeds 0 1] [--lengths 50 100] [--pi 0.02] [--only Woods as_published]
 
 All start from the same weights; the seconds are those of start-up and steps, without the looks. The learning rate of
 `Woods()` falls within a run, so that each length is a run of its own; the others train at one rate, and one run is looked at
@@ -27,12 +27,13 @@ import wildood
 from wildood.data.files import write_atomically
 from wildood.data.given import labelled_source, unlabelled_source
 from wildood.data.sampling import generator
+from wildood.data.wild import WildMixture
 from wildood.evaluate.metrics import accuracy, fpr_at_tpr
-from wildood.experiments.cifar10 import SPEC, cifar10, resnet20
+from wildood.experiments.cifar10 import PI, SPEC, cifar10, resnet20
 from wildood.experiments.parts import PartName, Parts
 from wildood.methods.objective import Duals, Objective, Start
 from wildood.methods.woods import SigmoidLevel, WoodsObjective
-from wildood.models.outputs import Classifier, each_output
+from wildood.models.outputs import Classifier, Outputs, each_output
 from wildood.train.loop import Training
 from wildood.train.monitor import full_constraints, start_of
 
@@ -95,36 +96,38 @@ def curve(root: Path, parts: Parts, method: wildood.Woods, schedule: wildood.Sch
     labelled, holdout = labelled_source(parts.labelled, "labelled"), labelled_source(parts.holdout, "holdout")
     test_id, test_ood = labelled_source(parts.test_id, "test"), unlabelled_source(parts.test_ood, "ood")
     looks: list[Look] = []
-    trained, began = 0.0, time.perf_counter()
+    began = time.perf_counter()
+    objective = method.objective(classifier, start_of(classifier, labelled, seed))
+    trained = time.perf_counter() - began  # what is computed before the first step is part of the method
 
-    def look(step: int, objective: Objective) -> None:
+    def scored(outputs: Outputs) -> torch.Tensor:
+        return torch.stack([objective.score(outputs), outputs.logits.argmax(1)], dim=1)
+
+    def look(step: int, _objective: Objective) -> None:
         nonlocal trained, began
         if step % every:
             return
         trained += time.perf_counter() - began
-        logits = each_output(classifier, test_id, lambda outputs: outputs.logits)
-        id_scores = -logits.logsumexp(1)
-        fpr = fpr_at_tpr(id_scores.numpy(), each_output(classifier, test_ood, objective.score).numpy())
-        right = accuracy(logits.argmax(1).numpy(), parts.test_id[1])
+        known = each_output(classifier, test_id, scored)
+        fpr = fpr_at_tpr(known[:, 0].numpy(), each_output(classifier, test_ood, scored)[:, 0].numpy())
+        right = accuracy(known[:, 1].numpy(), parts.test_id[1])
         on_holdout = float(full_constraints(objective, holdout)["false_alarm"])
         looks.append(Look(step, trained, 100 * fpr, 100 * right, on_holdout))
         began = time.perf_counter()
 
-    objective = method.objective(classifier, start_of(classifier, labelled, seed))
-    trained = time.perf_counter() - began  # what is computed before the first step is part of the method
     began = time.perf_counter()
     look(0, objective)
     Training(objective, labelled, parts.wild, schedule, seed, keep="last", on_step=look).train()
     return looks
 
 
-def parts_of(root: Path, ood: str, seed: int, part: PartName) -> Parts:
+def parts_of(root: Path, ood: str, seed: int, part: PartName, pi: float = PI) -> Parts:
     """The data of a seed; to develop on, the holdout and 30 % of the wild OOD images take the place of the test shares."""
-    whole = cifar10(root, ood, seed, "test", holdout=1000)
-    if part == "test":
-        return whole
-    apart = cifar10(root, ood, seed, "validation", holdout=0)
-    return whole._replace(wild=apart.wild, test_id=whole.holdout, test_ood=apart.test_ood)
+    parts = cifar10(root, ood, seed, "test", holdout=1000)
+    if part == "validation":
+        apart = cifar10(root, ood, seed, "validation", holdout=0)
+        parts = parts._replace(wild=apart.wild, test_id=parts.holdout, test_ood=apart.test_ood)
+    return parts._replace(wild=WildMixture(parts.wild.id, parts.wild.ood, pi))
 
 
 def kept(path: Path, make: Callable[[], list[Look]]) -> list[Look]:
@@ -184,6 +187,7 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", help="of runs of Woods(); other ones for each set if not given")
     parser.add_argument("--steps", type=int, default=200, help="of runs of the others")
     parser.add_argument("--every", type=int, default=50, help="steps between looks at the others")
+    parser.add_argument("--pi", type=float, default=PI)
     parser.add_argument("--only", nargs="+", default=["Woods", "as_published", "Algorithm1"])
     arguments = parser.parse_args()
     root, part = arguments.data_root, arguments.part
@@ -205,6 +209,7 @@ def main() -> None:
         "Woods": (wildood.Woods(), ends()),
         "as_published": (wildood.Woods.as_published(), one_run),
         "Algorithm1": (Algorithm1(), one_run),
+        "WoodsAlt": (wildood.WoodsAlt(), ends()),
         # The ablation: one thing otherwise, and all as it was before.
         "met-start": (StartedMet(), ends()),
         "cosine": (wildood.Woods(), ends(decay="cosine")),
@@ -216,17 +221,19 @@ def main() -> None:
     curves: dict[str, dict[str, list[list[Look]]]] = {ood: {name: [] for name in arguments.only} for ood in arguments.ood}
     for ood in arguments.ood:
         for seed in seeds:  # side by side: whatever else the machine does, it does to all of them
-            parts = parts_of(root, ood, seed, part)
+            parts = parts_of(root, ood, seed, part, arguments.pi)
             for name in arguments.only:
                 method, schedules = recipes[name]
                 looks: list[Look] = []
                 for schedule, every in schedules(ood):
-                    settings = zlib.crc32(f"{method} {schedule}".encode())  # so that a run of other settings is not taken
+                    settings = zlib.crc32(
+                        f"{method} {schedule} {arguments.pi}".encode()
+                    )  # so that a run of other settings is not taken
                     path = arguments.runs / f"{part}-{ood}-{name}-{seed}-{schedule.steps}-{settings:08x}.json"
                     make = partial(curve, root, parts, method, schedule, seed, every)
                     looks += kept(path, make)[1 if looks else 0 :]
                 curves[ood][name].append(looks)
-        print(f"\n{ood}, {part} part, seeds {seeds}, pi = 0.1")
+        print(f"\n{ood}, {part} part, seeds {seeds}, pi = {arguments.pi}")
         for name in arguments.only:
             table(name, curves[ood][name], recipes[name][1](ood)[0][0].batch)
     picture(arguments.runs / f"{part}.png", curves)
