@@ -6,6 +6,7 @@ Run: python benchmarks/auto_schedule.py                                         
 
 import argparse
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -65,11 +66,11 @@ def main() -> None:
     parser.add_argument("--ood", nargs="+", default=["svhn", "places"])
     parser.add_argument("--seeds", type=int, nargs="+", default=None)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--lengths", type=int, nargs="+", default=[50, 100, 200, 400])
+    parser.add_argument("--lengths", type=int, nargs="*", default=[50, 100, 200, 400])
     arguments = parser.parse_args()
     root, part = arguments.data_root, arguments.part
     seeds = arguments.seeds or list(range(5) if part == "test" else range(100, 108))
-    with using_threads(1 if root is None else 2):
+    with using_threads(1) if root is None else nullcontext():
         for ood in ["digits"] if root is None else arguments.ood:
             print(f"{ood}, {part} part, seeds {seeds}")
             for method in arguments.methods:

@@ -17,7 +17,6 @@ from wildood.models.small import MLP
 from wildood.train.loop import Training
 from wildood.train.monitor import Seen, start_of
 from wildood.train.run_directory import RunDirectory
-from wildood.train.settling import Settling
 
 RNG = np.random.default_rng(0)
 LABELLED = ArraySource(RNG.normal(size=(40, 4)).astype("float32"), RNG.integers(0, 3, 40))
@@ -25,8 +24,9 @@ WILD = WildPool(ArraySource(RNG.normal(size=(30, 4)).astype("float32") * 2))
 ROUNDS = Schedule(steps=31, rounds=1, batch=8, lr=1e-3)
 
 
-def training(looks: list[int], method: Woods, schedule: Schedule = ROUNDS, right: int = 100, **changes) -> Training:
+def training(looks: list[int], right: int = 100, constraints: list[float] | None = None, **changes) -> Training:
     """A run whose looks see so many of 100 wild examples accepted, one after the other and then the last again."""
+    given = iter(constraints or [])
 
     class Scripted:
         examples, seen = 200, iter(looks)
@@ -34,12 +34,13 @@ def training(looks: list[int], method: Woods, schedule: Schedule = ROUNDS, right
 
         def __call__(self, _objective):
             self.last = next(self.seen, self.last)
-            return Seen({}, np.arange(100) < self.last, np.arange(100) < (100 if self.last == looks[0] else right))
+            row = {} if constraints is None else {"holdout_c": next(given)}
+            return Seen(row, np.arange(100) < self.last, np.arange(100) < (100 if self.last == looks[0] else right))
 
     torch.manual_seed(0)
     classifier = Classifier(nn.Linear(4, 3))
-    objective = method.objective(classifier, start_of(classifier, LABELLED, seed=7))
-    return Training(objective, LABELLED, WILD, schedule, seed=7, monitor=Scripted(), **changes)
+    objective = Woods().objective(classifier, start_of(classifier, LABELLED, seed=7))
+    return Training(objective, LABELLED, WILD, ROUNDS, seed=7, monitor=Scripted(), **changes)
 
 
 @pytest.mark.parametrize(
@@ -53,24 +54,38 @@ def training(looks: list[int], method: Woods, schedule: Schedule = ROUNDS, right
     ],
 )
 def test_a_run_ends_with_the_first_round_that_does_not_lower_wild_acceptance(looks, steps):
-    history = training(looks, Woods(tau=100.0, alpha=0.5)).train()
+    history = training(looks).train()
     assert [row["step"] for row in history] == steps
 
 
 def test_a_round_that_costs_accuracy_is_no_improvement():
-    assert len(training([90, 50, 20], Woods(tau=100.0, alpha=0.5), right=90).train()) == 2
+    assert len(training([90, 50, 20], right=90).train()) == 2
 
 
-def test_a_run_goes_on_while_a_violated_constraint_comes_closer():
-    schedule = Schedule(steps=31, rounds=1, batch=40, lr=0.05)
-    history = training([90, 90], Woods(tau=1e-3), schedule).train()
-    violations = [row["classification"] for row in history[1:]]
-    assert violations == sorted(violations, reverse=True)
-    assert [row["step"] for row in history] == [0, 1, 3, 7, 15, 31]
+@pytest.mark.parametrize(
+    ("constraints", "rounds", "kept"),
+    [
+        ([0.5, 0.4, 0.3, 0.2, 0.1, 0.06], 5, 5),  # comes closer, until the schedule ends
+        ([0.5, 0.2, 0.2], 2, 2),
+        ([0.5, 0.2, 0.3], 2, 1),  # the last round ends further from it, and is not kept
+        ([0.5, 0.04, -0.1], 2, 2),  # met within tol: there is nothing to come closer to
+        ([0.04, 0.04], 1, 1),
+        ([0.04, 0.2], 1, 0),
+    ],
+)
+def test_a_run_goes_on_while_a_violated_constraint_comes_closer_on_the_holdout(constraints, rounds, kept):
+    run = training([90], constraints=constraints)
+    assert len(run.train()) - 1 == rounds
+    assert run.kept == kept
+
+
+def test_a_round_that_lowers_wild_acceptance_is_kept_whatever_the_constraints():
+    run = training([90, 80, 70, 70], constraints=[0.1, 0.2, 0.3, 0.3])
+    assert len(run.train()) - 1 == run.kept == 3
 
 
 def test_a_run_that_has_ended_by_itself_stays_ended(tmp_path):
-    runs = [training([90, 80, 80], Woods(tau=100.0, alpha=0.5), run=RunDirectory(tmp_path, {})) for _ in range(2)]
+    runs = [training([90, 80, 80], run=RunDirectory(tmp_path, {})) for _ in range(2)]
     first, second = (run.train() for run in runs)
     assert [row["step"] for row in second] == [row["step"] for row in first] == [0, 1, 3]
 
@@ -117,7 +132,7 @@ def test_an_experiment_that_cannot_train_in_rounds_is_refused_before_it_runs(cha
 
 def test_lines_of_a_run_in_rounds_promise_no_end(caplog):
     with caplog.at_level(logging.INFO, logger="wildood"):
-        training([90, 80, 80], Woods(tau=100.0, alpha=0.5)).train()
+        training([90, 80, 80]).train()
     assert [line.split("  ")[0] for line in caplog.messages] == ["round 1 of at most 5", "round 2 of at most 5"]
     assert all("  at most 0:00 left" in line for line in caplog.messages)
 
@@ -136,15 +151,6 @@ def test_auto_is_the_schedule_of_the_method_in_rounds():
     }
     with pytest.raises(InputError, match="every step"):
         wildood.fit(MLP(2, 2), **data(), method=Woods.as_published(), schedule="auto", verbose=False)
-
-
-def test_a_round_that_meets_a_violated_constraint_is_an_improvement():
-    settling = Settling()
-    settling.see({"c": 0.5}, tol=0.05, fell=True)
-    settling.see({"c": 0.0}, tol=0.05, fell=False)
-    assert not settling.done
-    settling.see({"c": 0.0}, tol=0.05, fell=False)
-    assert settling.done
 
 
 def test_milestones_are_those_of_the_round_whatever_limits_the_run():

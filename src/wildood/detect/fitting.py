@@ -73,7 +73,7 @@ def fit(
             `labelled` is set aside and nothing is promised.
         method: what to train with; `Woods()` unless given.
         schedule: how long and how fast; the method's own unless given (of one with several stages, that of the first).
-            "auto" ends by itself, when neither wild acceptance on data set aside nor the constraints improve.
+            "auto" ends by itself, when neither wild acceptance nor the constraints improve on data set aside.
         alpha: the false-alarm rate of the deployed threshold; the method's unless given.
         confidence: promise that rate with this probability over the draw of the holdout, instead of on average.
         by_class: a threshold for each predicted class, so that no class bears all false alarms.

@@ -195,8 +195,6 @@ class Training:
                 "seconds_left": (self.total - self.step) * (time.monotonic() - self.began) / (self.step - self.first_step),
             }
         )
-        if self.schedule.rounds is not None:
-            self.settling.see(constraints, self.objective.duals.tol, fell=self.selection.fell)
         self._start_epoch()
 
     def _note(self, row: Row) -> None:
@@ -214,7 +212,7 @@ class Training:
             seen = self.monitor(self.objective)
             row |= seen.row
             if self.keep != "last" and seen.accepted is not None:
-                self.selection.see(seen.accepted, seen.correct)
+                self._judge(seen.accepted, seen.correct, seen.row)
                 self.kept = self.selection.kept
         self.history.append(row)
         if self.keep != "last" and self.kept == len(self.history) - 1:
@@ -226,6 +224,16 @@ class Training:
             logger.info("%s", row_line(row, ends, rounds=in_rounds))
         if self.on_epoch is not None and is_first():
             self.on_epoch(dict(row))
+
+    def _judge(self, accepted: Mask, correct: Mask, seen: Row) -> None:
+        """Whether what was seen is to be kept; and, in rounds, whether it is the end."""
+        kept = self.selection.kept
+        self.selection.see(accepted, correct)
+        if self.schedule.rounds is not None:
+            constraints = [value for name, value in seen.items() if name.startswith("holdout_")]
+            self.settling.see(constraints, self.objective.duals.tol, fell=self.selection.fell)
+            if self.settling.strayed:
+                self.selection.kept = kept
 
     def _start_epoch(self) -> None:
         self.epoch_constraints = MeanConstraints()
