@@ -209,7 +209,6 @@ def main() -> None:
         "Woods": (wildood.Woods(), ends()),
         "as_published": (wildood.Woods.as_published(), one_run),
         "Algorithm1": (Algorithm1(), one_run),
-        "WoodsAlt": (wildood.WoodsAlt(), ends()),
         # The ablation: one thing otherwise, and all as it was before.
         "met-start": (StartedMet(), ends()),
         "cosine": (wildood.Woods(), ends(decay="cosine")),
@@ -217,6 +216,8 @@ def main() -> None:
         "batch-128": (wildood.Woods(), ends(batch=128, lr=0.03)),
         "no-clip": (wildood.Woods(), ends(clip=0.0)),
         "before": (wildood.Woods(), ends(lr=0.01, batch=128, clip=0.0)),
+        "WoodsAlt": (wildood.WoodsAlt(), ends()),
+        "WoodsAlt-before": (wildood.WoodsAlt(), ends(lr=0.01, batch=128, clip=0.0)),
     }
     curves: dict[str, dict[str, list[list[Look]]]] = {ood: {name: [] for name in arguments.only} for ood in arguments.ood}
     for ood in arguments.ood:
