@@ -104,6 +104,7 @@ def measure(name: str, model: nn.Module, spec: InputSpec | None, seconds: float)
     size = method.schedule().batch
     batch = Batch(*(torch.from_numpy(each[:size]) for each in (*labelled, wild[0])))
     bare = Bare(objective, batch, method.schedule())
+    bare.step()
     began = time.perf_counter()
     for _ in range(2):
         bare.step()

@@ -219,6 +219,8 @@ def main() -> None:
         "WoodsAlt": (wildood.WoodsAlt(), ends()),
         "WoodsAlt-before": (wildood.WoodsAlt(), ends(lr=0.01, batch=128, clip=0.0)),
     }
+    if not set(arguments.only) <= recipes.keys():
+        parser.error(f"--only takes some of {', '.join(recipes)}")
     curves: dict[str, dict[str, list[list[Look]]]] = {ood: {name: [] for name in arguments.only} for ood in arguments.ood}
     for ood in arguments.ood:
         for seed in seeds:  # side by side: whatever else the machine does, it does to all of them
@@ -227,9 +229,7 @@ def main() -> None:
                 method, schedules = recipes[name]
                 looks: list[Look] = []
                 for schedule, every in schedules(ood):
-                    settings = zlib.crc32(
-                        f"{method} {schedule} {arguments.pi}".encode()
-                    )  # so that a run of other settings is not taken
+                    settings = zlib.crc32(f"{method} {schedule} {every} {arguments.pi}".encode())  # other ones: another file
                     path = arguments.runs / f"{part}-{ood}-{name}-{seed}-{schedule.steps}-{settings:08x}.json"
                     make = partial(curve, root, parts, method, schedule, seed, every)
                     looks += kept(path, make)[1 if looks else 0 :]
@@ -237,7 +237,7 @@ def main() -> None:
         print(f"\n{ood}, {part} part, seeds {seeds}, pi = {arguments.pi}")
         for name in arguments.only:
             table(name, curves[ood][name], recipes[name][1](ood)[0][0].batch)
-    picture(arguments.runs / f"{part}.png", curves)
+    picture(arguments.runs / f"{part}-pi-{arguments.pi}.png", curves)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from wildood.methods.woods import Woods
 def test_hash_of_an_experiment_stays_what_it_is():
     # All settings are given, so that only the format of the hash is pinned, not a default.
     published = dataclasses.asdict(Woods.as_published(gamma=1.1, mu2=2.0))
-    schedule = Schedule(epochs=100, lr=1e-3, duals="epoch", epoch="shortest")
+    schedule = Schedule(epochs=100, lr=1e-3, decay="milestones", duals="epoch", epoch="shortest")
     experiment = Experiment(
         "cifar10", ("svhn",), "svhn", 0.1, "woods", published, schedule, start="weights/a.safetensors", seed=3
     )

@@ -287,7 +287,7 @@ def test_a_shipped_model_with_wild_data_and_colours(tmp_path, caplog):
         wildood.fit(model, (images[:60], labels[:60]), None, (images[60:], labels[60:]), **known)
     assert caplog.messages == [
         "Csi does not use wild data: it trains on labelled data alone",
-        "there is no epoch to choose (keep='last', or a method without wild data): ood= (--ood) is not used",
+        "ood has chosen nothing: there was no epoch and no setting to choose",
     ]
     again = wildood.load(detector.save(tmp_path))
     np.testing.assert_array_equal(again.score(wild), detector.score(wild))

@@ -64,7 +64,8 @@ def _making(record: dict[str, Any], history: list[dict[str, float]]) -> dict[str
     """How a fit made it."""
     kept = history[record["kept_epoch"]]  # a row of all stages; the last one's are the last
     stage = f" of stage {kept['stage']}" if "stage" in kept else ""
-    epoch = f"epoch {kept['epoch']} of {history[-1]['epoch']}{stage}"
+    what = "epoch" if record["schedule"].get("rounds") is None else "round"
+    epoch = f"{what} {kept['epoch']} of {history[-1]['epoch']}{stage}"
     return {
         "method": f"{record['method']['name']}: {settings_text(record['method'])}",
         "schedule": settings_text(record["schedule"]),

@@ -107,7 +107,7 @@ def fit(
     method = Woods() if method is None else method
     if isinstance(method, type) or not hasattr(method, "objective"):
         raise InputError(f"method is {method if isinstance(method, type) else type(method)}: give one such as Woods()")
-    schedule = check_schedule(schedule, method.schedule(), looks=method.uses_wild and keep != "last")
+    schedule = check_schedule(schedule, method.schedule(), looks=method.uses_wild and keep == "best")
     _check_keep(keep, ood, holdout)
     alpha = check_alpha(method.alpha if alpha is None else alpha)
     confidence = None if confidence is None else check_confidence(confidence)
@@ -135,7 +135,7 @@ def fit(
             warn_of_accuracy(start.accuracy, "labelled")
         objective = method.objective(trained, start)
         check_together(objective, schedule)
-        _check_choice(method, objective, keep, wild, ood)
+        _check_choice(method, objective, keep, wild)
         data = _with_choice(data, objective, keep, alpha, confidence, seed)
         # After everything is checked: a call that is refused must leave no run behind.
         run = None if run_dir is None else RunDirectory(Path(run_dir), record)
@@ -149,8 +149,7 @@ def fit(
         record |= {"processes": this_process().world} if this_process().world > 1 else {}
         candidates = objective.score.eval().candidates()
         data = _with_choice(data, objective, keep, alpha, confidence, seed)  # by the score of the last stage
-        if holdout is not None and (len(candidates) > 1 or (method.uses_wild and keep != "last")):
-            record["chosen_by"] = unlabelled_source(examples_of(holdout), "holdout").fingerprint()
+        record |= _chosen_by(holdout, ood, any_choice=len(candidates) > 1 or (method.uses_wild and keep != "last"))
         by = {"wild" if ood is None else "ood": data.wild_aside}
         chosen = choose(candidates, classifier, data.selection, alpha, **by)
         record |= {"chosen": chosen.record} if chosen.record else {}
@@ -177,13 +176,11 @@ def _how(method: Method, labelled: Any, *, frozen: bool) -> dict[str, Any]:
     return how | ({"frozen": True} if frozen else {})
 
 
-def _check_choice(method: Method, objective: Objective, keep: Keep, wild: Any, ood: Any) -> None:
-    """Refuse a setting of the score that nothing is left to choose by; tell of data that has nothing to choose."""
+def _check_choice(method: Method, objective: Objective, keep: Keep, wild: Any) -> None:
+    """Refuse a setting of the score that nothing is left to choose by; tell of wild data that has nothing to choose."""
     several = len(objective.score.candidates()) > 1
     if wild is not None and not several and not method.uses_wild:
         logger.warning("%s does not use wild data: it trains on labelled data alone", type(method).__name__)
-    if ood is not None and not several and (keep == "last" or not method.uses_wild):
-        logger.warning("there is no epoch to choose (keep='last', or a method without wild data): ood= (--ood) is not used")
     if keep == "last" and several:
         raise InputError(
             "keep='last' leaves no part of the holdout to choose epsilon by: give epsilon, or keep='best' (--epsilon or "
@@ -197,6 +194,15 @@ def _with_choice(data: Data, objective: Objective, keep: Keep, alpha: float, con
     if divided or keep == "as_published" or len(objective.score.candidates()) == 1:
         return data
     return halved(data, alpha, confidence, seed, instead="a fixed setting of the score (--epsilon)")
+
+
+def _chosen_by(holdout: Any, ood: Any, *, any_choice: bool) -> dict[str, str]:
+    """What has chosen, for the record; tell of OOD examples that had nothing to choose."""
+    if ood is not None and not any_choice:
+        logger.warning("ood has chosen nothing: there was no epoch and no setting to choose")
+    if holdout is None or not any_choice:
+        return {}
+    return {"chosen_by": unlabelled_source(examples_of(holdout), "holdout").fingerprint()}
 
 
 def _train(
@@ -235,11 +241,15 @@ def _calibrate(
 
 def _report(detector: Detector, keep: Keep, kept: int) -> None:
     """Say which epoch was kept, and what is promised."""
+    what, price = "epoch", "losing more than 1 point of accuracy"
+    if detector.record["schedule"]["rounds"] is not None:
+        what, price = "round", f"{price} or straying from the constraints"
     if keep == "best" and kept == 0:
         logger.warning(
-            "no epoch accepted less wild data without losing more than 1 point of accuracy: the starting weights are kept; "
-            "try a smaller lr or more data"
+            "no %s accepted less wild data without %s: the starting weights are kept; try a smaller lr or more data",
+            what,
+            price,
         )
     elif keep == "best":
-        logger.info("kept epoch %d of %d", detector.history[kept]["epoch"], detector.history[-1]["epoch"])
+        logger.info("kept %s %d of %d", what, detector.history[kept]["epoch"], detector.history[-1]["epoch"])
     logger.info("threshold %s: %s", detector.told_threshold, detector.told_promise)

@@ -62,12 +62,17 @@ def check_schedule(schedule: Any, own: Schedule, *, looks: bool) -> Schedule:
         schedule = own if schedule is None else replace(own, **IN_ROUNDS)
     if not isinstance(schedule, Schedule):
         raise InputError(f"schedule is {schedule!r}: give 'auto' or a Schedule, such as Schedule(steps=100)")
+    check_rounds(schedule, looks=looks)
+    return schedule
+
+
+def check_rounds(schedule: Schedule, *, looks: bool) -> None:
+    """Refuse rounds where nothing is looked at between them."""
     if schedule.rounds is not None and not looks:
         raise InputError(
             "a schedule in rounds ends by what it sees of wild data set aside, but there is none (it takes keep='best' and "
             "a method that uses wild data): give steps or epochs, as in Schedule(steps=100)"
         )
-    return schedule
 
 
 def check_seed(seed: Any) -> int:

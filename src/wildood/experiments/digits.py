@@ -54,7 +54,7 @@ def starting_classifier(labelled: tuple[Images, Labels], seed: int) -> SmallCNN:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = SmallCNN(classes=KNOWN, width=32, hidden=128)
-    schedule = Schedule(epochs=40, batch=64, lr=0.05, factor=0.2, clip=0.0)
+    schedule = Schedule(epochs=40, batch=64, lr=0.05, decay="milestones", factor=0.2, clip=0.0)
     objective = CrossEntropyObjective(Classifier(model, SPEC))
     with shown(verbose=False):
         Training(objective, labelled_source(labelled, "labelled"), None, schedule, seed, keep="last").train()

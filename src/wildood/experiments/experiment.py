@@ -8,7 +8,7 @@ from dataclasses import Field, asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, Self
 
-from wildood.detect.network import check_schedule
+from wildood.detect.network import check_rounds
 from wildood.errors import InputError
 from wildood.experiments.toml_values import is_toml_value, toml_key, toml_value
 from wildood.methods.objective import Method
@@ -100,14 +100,16 @@ class Experiment:
         object.__setattr__(self, "settings", {name: _like_default(made, name, value) for name, value in settings.items()})
         if isinstance(made, Score):
             object.__setattr__(self, "schedule", None)
+        elif self.schedule is None:
+            object.__setattr__(self, "schedule", made.schedule())
         else:
-            looks = made.uses_wild and self.keep == "best"
-            object.__setattr__(self, "schedule", check_schedule(self.schedule, made.schedule(), looks=looks))
+            check_rounds(self.schedule, looks=made.uses_wild and self.keep == "best" and self.protocol == "honest")
         if self.start not in {"labelled", "all"}:
             object.__setattr__(self, "pretraining", None)
+        elif self.pretraining is None:
+            object.__setattr__(self, "pretraining", Schedule.pretraining())
         else:
-            pretraining = check_schedule(self.pretraining, Schedule.pretraining(), looks=False)
-            object.__setattr__(self, "pretraining", pretraining)
+            check_rounds(self.pretraining, looks=False)
         self._check_values()
 
     def _check(self) -> None:
@@ -135,6 +137,10 @@ class Experiment:
             value = getattr(self, name)
             if not isinstance(value, list | tuple) or not all(isinstance(each, kind) for each in value):
                 raise InputError(f"an experiment's {name} is {value!r}: give a list of {what}")
+
+        for name in ("schedule", "pretraining"):
+            if not isinstance(getattr(self, name), Schedule | None):
+                raise InputError(f"an experiment's {name} is {getattr(self, name)!r}: give a Schedule, or leave it out")
 
     def _check_values(self) -> None:
         """Refuse what its file could not hold: a run whose file cannot be read could not be told from a damaged one."""

@@ -101,7 +101,7 @@ class Schedule:
         if setting not in {"stationary", "non-stationary"}:
             raise InputError(f"the setting is {setting!r}: give 'stationary' or 'non-stationary'")
         epochs = 100 if setting == "stationary" else 50
-        return cls(epochs=epochs, batch=128, lr=1e-3, clip=0.0, duals="epoch", epoch="shortest")
+        return cls(epochs=epochs, batch=128, lr=1e-3, decay="milestones", clip=0.0, duals="epoch", epoch="shortest")
 
     @classmethod
     def auto(cls) -> Self:

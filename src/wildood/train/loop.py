@@ -27,7 +27,7 @@ from wildood.train.optimiser import optimiser_of
 from wildood.train.processes import is_first, join, told_if_another_ends, total
 from wildood.train.progress import logger, progress_bar
 from wildood.train.run_directory import RunDirectory, not_finite
-from wildood.train.settling import Settling
+from wildood.train.settling import Constraints, Settling
 from wildood.train.together import Together, check_together
 
 Keep = Literal["best", "last", "as_published"]
@@ -212,7 +212,7 @@ class Training:
             seen = self.monitor(self.objective)
             row |= seen.row
             if self.keep != "last" and seen.accepted is not None:
-                self._judge(seen.accepted, seen.correct, seen.row)
+                self._judge(seen.accepted, seen.correct, seen.constraints)
                 self.kept = self.selection.kept
         self.history.append(row)
         if self.keep != "last" and self.kept == len(self.history) - 1:
@@ -225,12 +225,11 @@ class Training:
         if self.on_epoch is not None and is_first():
             self.on_epoch(dict(row))
 
-    def _judge(self, accepted: Mask, correct: Mask, seen: Row) -> None:
+    def _judge(self, accepted: Mask, correct: Mask, constraints: Constraints) -> None:
         """Whether what was seen is to be kept; and, in rounds, whether it is the end."""
         kept = self.selection.kept
         self.selection.see(accepted, correct)
         if self.schedule.rounds is not None:
-            constraints = [value for name, value in seen.items() if name.startswith("holdout_")]
             self.settling.see(constraints, self.objective.duals.tol, fell=self.selection.fell)
             if self.settling.strayed:
                 self.selection.kept = kept
@@ -250,7 +249,8 @@ class Training:
         self.load_state_dict(state)
         if self.run is not None:
             self.run.restart_history(self.history)
-            logger.info("resuming %s at step %d of %d", self.run.path, self.step, self.total)
+            most = "" if self.schedule.rounds is None else "at most "
+            logger.info("resuming %s at step %d of %s%d", self.run.path, self.step, most, self.total)
 
     def _check_weights(self) -> None:
         """A step from a finite loss can still end in weights that are not: these must not be saved or judged."""

@@ -20,14 +20,16 @@ from wildood.train.divided import Divided
 from wildood.train.history import Row
 from wildood.train.lagrangian import MeanConstraints
 from wildood.train.processes import this_process, total
+from wildood.train.settling import Constraints
 
 
 class Seen(NamedTuple):
-    """What the monitor saw: a row for the history, and the verdicts that choose an epoch."""
+    """What the monitor saw: a row for the history, the verdicts that choose an epoch, and the holdout's constraints."""
 
     row: Row
     accepted: Mask | None
     correct: Mask
+    constraints: Constraints
 
 
 @dataclass(frozen=True)
@@ -63,15 +65,16 @@ class Monitor:
                 constraints.add(objective.constraints(outputs, labels), len(labels))
         right = holdout.whole(correct).bool().numpy()
         row = {"accuracy": float(np.mean(right))}
-        row |= {f"holdout_{name}": float(value) for name, value in _means(constraints, objective).items()}
+        met = {name: float(value) for name, value in _means(constraints, objective).items()}
+        row |= {f"holdout_{name}": value for name, value in met.items()}
         if self.wild is None:
-            return Seen(row, None, right)
+            return Seen(row, None, right, met)
         threshold = conformal_threshold(holdout.whole(scores).numpy(), self.alpha)
         wild = Divided(self.wild)
         with evaluating(objective):
             found = [objective.score(outputs).cpu() for outputs, _ in forward_all(objective.classifier, wild.part)]
         accepted = wild.whole(found).numpy() <= threshold
-        return Seen(row | {"acceptance": float(np.mean(accepted))}, accepted, right)
+        return Seen(row | {"acceptance": float(np.mean(accepted))}, accepted, right, met)
 
 
 def full_constraints(objective: Objective, labelled: Source) -> dict[str, Tensor]:
