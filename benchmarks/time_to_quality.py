@@ -150,7 +150,7 @@ def table(name: str, runs: list[list[Look]], batch: int) -> None:
             f"  {lost[:, number].mean():+.2f} ({lost[:, number].min():+.2f})"
             f"  {alarm[:, number].mean():+.3f} ({alarm[:, number].max():+.3f})"
         )
-    for level in LEVELS:
+    for level in (level for level in LEVELS if level < fpr[0, 0]):
         first = [next((look for look in run if look.fpr95 <= level), None) for run in runs]
         there = [look for look in first if look is not None]
         if there:
