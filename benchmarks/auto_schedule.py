@@ -54,7 +54,8 @@ def compare(root: Path | None, ood: str, seeds: list[int], part: PartName, metho
         right, _ = mean_and_error([metrics.accuracy for metrics in found])
         name = "auto" if schedule == "auto" else f"{schedule.steps} steps"
         told = " ".join(f"{end} ({kept})" for end, kept in ends)
-        print(f"{method:10s} {name:10s} FPR95 {100 * fpr:6.2f} ± {100 * error:.2f} %  accuracy {100 * right:.2f} %", end="")
+        spread = f" ± {100 * error:.2f}" if len(found) > 1 else ""
+        print(f"{method:10s} {name:10s} FPR95 {100 * fpr:6.2f}{spread} %  accuracy {100 * right:.2f} %", end="")
         print(f"  ended after (kept) steps: {told}", flush=True)
 
 

@@ -28,6 +28,7 @@ from wildood.data.files import write_atomically
 from wildood.data.given import labelled_source, unlabelled_source
 from wildood.data.sampling import generator
 from wildood.data.wild import WildMixture
+from wildood.detect.network import copy_classifier
 from wildood.evaluate.metrics import accuracy, fpr_at_tpr
 from wildood.experiments.cifar10 import PI, SPEC, cifar10, resnet20
 from wildood.experiments.parts import PartName, Parts
@@ -92,9 +93,9 @@ class Look:
 
 def curve(root: Path, parts: Parts, method: wildood.Woods, schedule: wildood.Schedule, seed: int, every: int) -> list[Look]:
     """A look at the start and after every few steps."""
-    classifier = Classifier(resnet20(root).to(memory_format=torch.channels_last), SPEC)  # type: ignore[call-overload]
     labelled, holdout = labelled_source(parts.labelled, "labelled"), labelled_source(parts.holdout, "holdout")
     test_id, test_ood = labelled_source(parts.test_id, "test"), unlabelled_source(parts.test_ood, "ood")
+    classifier, _ = copy_classifier(resnet20(root), labelled, SPEC, None, uses_features=method.uses_features)
     looks: list[Look] = []
     began = time.perf_counter()
     objective = method.objective(classifier, start_of(classifier, labelled, seed))
