@@ -27,6 +27,7 @@ from wildood.train.optimiser import optimiser_of
 from wildood.train.processes import is_first, join, told_if_another_ends, total
 from wildood.train.progress import logger, progress_bar
 from wildood.train.run_directory import RunDirectory, not_finite
+from wildood.train.selection_state import load_selection, selection_state
 from wildood.train.settling import Constraints, Settling
 from wildood.train.together import Together, check_together
 
@@ -273,12 +274,7 @@ class Training:
             "history": self.history,
             "kept": self.kept,
             "settling": asdict(self.settling),
-            "selection": {
-                "seen": self.selection.seen,
-                "kept": self.selection.kept,
-                "start_correct": _tensor(self.selection.start_correct),
-                "least_accepted": _tensor(self.selection.least_accepted),
-            },
+            "selection": selection_state(self.selection),
             "kept_weights": self.kept_weights,
             "generator": torch.get_rng_state(),
             "cuda_generator": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
@@ -296,15 +292,7 @@ class Training:
         self.epoch_constraints.sums = {name: value.to(device) for name, value in sums.items()}
         self.history, self.kept, self.kept_weights = state["history"], state["kept"], state["kept_weights"]
         self.settling = Settling(**state["settling"])
-        chosen = state["selection"]
-        self.selection.seen, self.selection.kept = chosen["seen"], chosen["kept"]
-        if chosen["start_correct"] is not None:
-            self.selection.start_correct = chosen["start_correct"].numpy()
-            self.selection.least_accepted = chosen["least_accepted"].numpy()
+        load_selection(self.selection, state["selection"])
         torch.set_rng_state(state["generator"])
         if device.type == "cuda":
             torch.cuda.set_rng_state(state["cuda_generator"], device)
-
-
-def _tensor(mask: Mask | None) -> Tensor | None:
-    return None if mask is None else torch.from_numpy(mask)
