@@ -46,9 +46,7 @@ class Selection:
             self.start_correct, self.least_accepted = correct, accepted
             return
         if self.as_published:
-            more, error = _paired_difference(accepted, self.least_accepted)
-            self.fell = more + error < -1e-12
-            if number == 1 or more < 0:
+            if number == 1 or np.mean(accepted) < np.mean(self.least_accepted):
                 self.least_accepted, self.kept = accepted, number
             return
         lost, error = _paired_difference(self.start_correct, correct)
