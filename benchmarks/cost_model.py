@@ -23,6 +23,7 @@ import wildood
 from wildood.data.leaks import LOOKED_AT, contents
 from wildood.data.sources import ArraySource
 from wildood.data.wild import MOST_ASIDE
+from wildood.detect.network import copy_classifier
 from wildood.detect.preparation import ASIDE
 from wildood.methods.objective import Batch
 from wildood.models.outputs import Classifier, each_output
@@ -71,10 +72,9 @@ def seconds_of(work: Callable[[], object]) -> float:
     return median(once() for _ in range(3))
 
 
-def measured(model: torch.nn.Module, examples: ArraySource) -> Costs:
+def measured(classifier: Classifier, examples: ArraySource) -> Costs:
     """The four costs, on some labelled examples."""
     count = len(examples)
-    classifier = Classifier(model, SPEC)
     forward = seconds_of(lambda: each_output(classifier, examples, lambda outputs: outputs.logits)) / count
     objective = wildood.Woods().objective(classifier, start_of(classifier, examples, 0)).train()
     lagrangian, optimiser = AugmentedLagrangian(objective.duals), optimiser_of(objective, wildood.Schedule())
@@ -104,12 +104,15 @@ def main() -> None:
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
     model = SmallCNN(channels=3, size=IMAGE[0], width=32)
+    some = ArraySource(np.zeros((2, *IMAGE), np.uint8))
+    classifier, _ = copy_classifier(model, some, SPEC, None, uses_features=False)  # with the layout that `fit` gives it
 
     def known(count: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        return rng.integers(0, 256, (count, *IMAGE), dtype=np.uint8), rng.integers(0, 10, count)
+        images = rng.integers(0, 256, (count, *IMAGE), dtype=np.uint8)
+        return images, each_output(classifier, ArraySource(images), lambda outputs: outputs.logits.argmax(1)).numpy()
 
     labelled, holdout = known(LABELLED), known(HOLDOUT)
-    costs = measured(model, ArraySource(*labelled))
+    costs = measured(classifier, ArraySource(*labelled))
     print(f"an example: forward {1e6 * costs.forward:.1f} µs, hashed {1e6 * (costs.record + costs.leaks):.1f} µs;", end=" ")
     print(f"a step: {1e3 * costs.step:.1f} ms")
     with tempfile.TemporaryDirectory() as place:

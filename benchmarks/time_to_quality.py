@@ -3,6 +3,9 @@
 Run: python benchmarks/time_to_quality.py --data-root ../shared/data --runs runs/quality [--part test] [--ood svhn places]
      [--seeds 0 1] [--lengths 50 100] [--pi 0.02] [--only Woods as_published]
 
+With --part unseen, the classifier is one that was trained on half of the training images, and what it is measured on is some
+of the other half: to develop on, without test images and without images that the classifier has learned by heart.
+
 All start from the same weights; the seconds are those of start-up and steps, without the looks. The learning rate of
 `Woods()` falls within a run, so that each length is a run of its own; the others train at one rate, and one run is looked at
 every few steps. Each run is kept below --runs, so that a benchmark that was cut off goes on.
@@ -22,6 +25,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from torch import nn
 
 import wildood
 from wildood.data.files import write_atomically
@@ -31,7 +35,7 @@ from wildood.data.wild import WildMixture
 from wildood.detect.network import copy_classifier
 from wildood.evaluate.metrics import accuracy, fpr_at_tpr
 from wildood.experiments.cifar10 import PI, SPEC, cifar10, resnet20
-from wildood.experiments.parts import PartName, Parts
+from wildood.experiments.parts import Parts
 from wildood.methods.objective import Duals, Objective, Start
 from wildood.methods.woods import SigmoidLevel, WoodsObjective
 from wildood.models.outputs import Classifier, Outputs, each_output
@@ -66,6 +70,39 @@ class Algorithm1(wildood.Woods):
 
 
 @dataclass(frozen=True)
+class NotWhite(wildood.Woods):
+    """For the ablation: the last layer's gradient as it is."""
+
+    def objective(self, classifier: Classifier, start: Start) -> Objective:
+        """Without white coordinates."""
+        return super().objective(classifier, start._replace(whitening=None))
+
+
+@dataclass(frozen=True)
+class Classifying(wildood.Woods):
+    """For the ablation: cross-entropy with its ordinary weight from the start."""
+
+    def duals(self) -> Duals:
+        """Both multipliers from 1."""
+        duals = super().duals()
+        return replace(duals, multipliers=dict.fromkeys(duals.multipliers, 1.0))
+
+
+@dataclass(frozen=True)
+class Before(NotWhite, Classifying):
+    """Both: the settings before these two changes."""
+
+
+@dataclass(frozen=True)
+class AltNotWhite(wildood.WoodsAlt):
+    """The same of WOODS-alt."""
+
+    def objective(self, classifier: Classifier, start: Start) -> Objective:
+        """Without white coordinates."""
+        return super().objective(classifier, start._replace(whitening=None))
+
+
+@dataclass(frozen=True)
 class StartedMet(wildood.Woods):
     """For the ablation: w = -2/std(S), and the b at which the constraint on false alarms is met from the start."""
 
@@ -77,7 +114,9 @@ class StartedMet(wildood.Woods):
         for _ in range(60):
             middle = (low + high) / 2
             low, high = (low, middle) if float(torch.sigmoid(z + middle).mean()) > self.alpha else (middle, high)
-        return WoodsObjective(self, classifier, SigmoidLevel(slope, low), self.tau_from(start))
+        objective = WoodsObjective(self, classifier, SigmoidLevel(slope, low), self.tau_from(start))
+        objective.whitening = start.whitening
+        return objective
 
 
 @dataclass(frozen=True)
@@ -91,11 +130,13 @@ class Look:
     false_alarm: float
 
 
-def curve(root: Path, parts: Parts, method: wildood.Woods, schedule: wildood.Schedule, seed: int, every: int) -> list[Look]:
+def curve(
+    model: nn.Module, parts: Parts, method: wildood.Woods, schedule: wildood.Schedule, seed: int, every: int
+) -> list[Look]:
     """A look at the start and after every few steps."""
     labelled, holdout = labelled_source(parts.labelled, "labelled"), labelled_source(parts.holdout, "holdout")
     test_id, test_ood = labelled_source(parts.test_id, "test"), unlabelled_source(parts.test_ood, "ood")
-    classifier, _ = copy_classifier(resnet20(root), labelled, SPEC, None, uses_features=method.uses_features)
+    classifier, _ = copy_classifier(model, labelled, SPEC, None, uses_features=method.uses_features)
     looks: list[Look] = []
     began = time.perf_counter()
     objective = method.objective(classifier, start_of(classifier, labelled, seed))
@@ -122,13 +163,28 @@ def curve(root: Path, parts: Parts, method: wildood.Woods, schedule: wildood.Sch
     return looks
 
 
-def parts_of(root: Path, ood: str, seed: int, part: PartName, pi: float = PI) -> Parts:
+def parts_of(root: Path, ood: str, seed: int, part: str, pi: float = PI) -> Parts:
     """The data of a seed; to develop on, the holdout and 30 % of the wild OOD images take the place of the test shares."""
+    if part == "unseen":
+        return unseen(root, ood, seed, pi)
     parts = cifar10(root, ood, seed, "test", holdout=1000)
     if part == "validation":
         apart = cifar10(root, ood, seed, "validation", holdout=0)
         parts = parts._replace(wild=apart.wild, test_id=parts.holdout, test_ood=apart.test_ood)
     return parts._replace(wild=WildMixture(parts.wild.id, parts.wild.ood, pi))
+
+
+def unseen(root: Path, ood: str, seed: int, pi: float) -> Parts:
+    """For the classifier that has seen 10,000 of the images: the others in the wild, for the holdout, and to measure on."""
+    with np.load(root / "cifar10.npz") as file:
+        images, labels = file["train_images"], file["train_labels"].astype(np.int64)
+    with np.load(root / f"{ood}.npz") as file:
+        unknown = np.random.default_rng(0).permutation(file["images"])
+    rng, train = np.random.default_rng(seed), int(0.7 * len(unknown))
+    apart, wild = np.split(rng.permutation(unknown[:train]), [int(0.3 * train)])
+    wild_id, holdout, rest = np.split(10_000 + rng.permutation(10_000), [5_000, 6_000])
+    known = [(images[chosen], labels[chosen]) for chosen in (np.arange(10_000), holdout, rest)]
+    return Parts(known[0], WildMixture(id=images[wild_id], ood=wild, pi=pi), known[1], known[2], apart)
 
 
 def kept(path: Path, make: Callable[[], list[Look]]) -> list[Look]:
@@ -182,43 +238,49 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--runs", type=Path, required=True)
-    parser.add_argument("--part", choices=["validation", "test"], default="validation")
+    parser.add_argument("--part", choices=["validation", "unseen", "test"], default="validation")
     parser.add_argument("--ood", nargs="+", default=["svhn", "textures", "places"])
     parser.add_argument("--seeds", type=int, nargs="+", default=None)
     parser.add_argument("--lengths", type=int, nargs="+", help="of runs of Woods(); other ones for each set if not given")
-    parser.add_argument("--steps", type=int, default=200, help="of runs of the others")
+    parser.add_argument("--steps", type=int, help="of runs of the others; 100, or as many as of Woods(), if not given")
     parser.add_argument("--every", type=int, default=50, help="steps between looks at the others")
     parser.add_argument("--pi", type=float, default=PI)
     parser.add_argument("--only", nargs="+", default=["Woods", "as_published", "Algorithm1"])
     arguments = parser.parse_args()
     root, part = arguments.data_root, arguments.part
+    model = resnet20(root, "resnet20-cifar10-half" if part == "unseen" else "resnet20-cifar10")
     seeds = arguments.seeds or ([0, 1, 2, 3, 4] if part == "test" else [100])
     published = replace(wildood.Schedule.as_published("stationary"), epochs=None, milestones=())
-    published = replace(published, steps=arguments.steps)
+
+    def lengths_of(ood: str) -> tuple[int, ...]:
+        return tuple(arguments.lengths or LENGTHS.get(ood, (100,)))
 
     def ends(**settings: Any) -> Callable[[str], list[tuple[wildood.Schedule, int]]]:
         def of(ood: str) -> list[tuple[wildood.Schedule, int]]:
-            lengths = arguments.lengths or LENGTHS.get(ood, (100,))
-            return [(wildood.Schedule(steps=steps, **settings), steps) for steps in lengths]
+            return [(wildood.Schedule(steps=steps, **settings), steps) for steps in lengths_of(ood)]
 
         return of
 
-    def one_run(_ood: str) -> list[tuple[wildood.Schedule, int]]:
-        return [(published, arguments.every)]
+    def one_run(ood: str) -> list[tuple[wildood.Schedule, int]]:
+        return [(replace(published, steps=arguments.steps or max(100, *lengths_of(ood))), arguments.every)]
 
     recipes: dict[str, tuple[wildood.Woods, Callable[[str], list[tuple[wildood.Schedule, int]]]]] = {
         "Woods": (wildood.Woods(), ends()),
         "as_published": (wildood.Woods.as_published(), one_run),
         "Algorithm1": (Algorithm1(), one_run),
         # The ablation: one thing otherwise, and all as it was before.
+        "not-white": (NotWhite(), ends()),
+        "lambda2-1": (Classifying(), ends()),
+        "lr-0.06": (wildood.Woods(), ends(lr=0.06)),
+        "neither": (Before(), ends(lr=0.06)),
         "met-start": (StartedMet(), ends()),
         "cosine": (wildood.Woods(), ends(decay="cosine")),
         "lr-0.01": (wildood.Woods(), ends(lr=0.01)),
-        "batch-128": (wildood.Woods(), ends(batch=128, lr=0.03)),
+        "batch-128": (wildood.Woods(), ends(batch=128, lr=0.015)),
         "no-clip": (wildood.Woods(), ends(clip=0.0)),
-        "before": (wildood.Woods(), ends(lr=0.01, batch=128, clip=0.0)),
+        "before": (Before(), ends(lr=0.01, batch=128, clip=0.0)),
         "WoodsAlt": (wildood.WoodsAlt(), ends()),
-        "WoodsAlt-before": (wildood.WoodsAlt(), ends(lr=0.01, batch=128, clip=0.0)),
+        "WoodsAlt-not-white": (AltNotWhite(), ends()),
     }
     if not set(arguments.only) <= recipes.keys():
         parser.error(f"--only takes some of {', '.join(recipes)}")
@@ -232,7 +294,7 @@ def main() -> None:
                 for schedule, every in schedules(ood):
                     settings = zlib.crc32(f"{method} {schedule} {every} {arguments.pi}".encode())  # other ones: another file
                     path = arguments.runs / f"{part}-{ood}-{name}-{seed}-{schedule.steps}-{settings:08x}.json"
-                    make = partial(curve, root, parts, method, schedule, seed, every)
+                    make = partial(curve, model, parts, method, schedule, seed, every)
                     looks += kept(path, make)[1 if looks else 0 :]
                 curves[ood][name].append(looks)
         print(f"\n{ood}, {part} part, seeds {seeds}, pi = {arguments.pi}")

@@ -1,6 +1,7 @@
 """A frozen backbone: only the last layer and what the method adds are trained, on features computed once."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from wildood.detect.detector import Example
 from wildood.detect.preparation import Data
 from wildood.models.outputs import Classifier, tap_features
 from wildood.models.small import MLP
+from wildood.models.whitening import whitener
 
 
 def fit_frozen(model, toy, schedule, **settings):
@@ -42,6 +44,55 @@ def test_weights_are_those_of_a_training_whose_backbone_takes_no_gradient(toy, t
         torch.testing.assert_close(ours.detach(), theirs.detach(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found.score(toy.unknown), expected.score(toy.unknown), rtol=1e-4)
     assert found.threshold == pytest.approx(expected.threshold, rel=1e-4)
+
+
+def test_detector_is_that_of_a_linear_model_trained_on_white_features(toy, trained, schedule):
+    schedule = replace(schedule, weight_decay=0.0, clip=0.0)  # which depend on the coordinates
+    model = trained()
+    *_, last = (module for module in model.modules() if isinstance(module, nn.Linear))
+    classifier = Classifier(model.eval(), tap=tap_features(model, torch.tensor(toy.wild[:2]), None))
+
+    def features(x):
+        return classifier.features(torch.tensor(x)).detach().double().numpy()
+
+    known = features(toy.labelled[0])
+    values, vectors = np.linalg.eigh(whitener(torch.tensor(known.T @ known / len(known)), len(known)).numpy())
+    root = vectors * np.sqrt(values) @ vectors.T
+
+    def white(x):
+        return (features(x) @ root).astype(np.float32)
+
+    linear = nn.Linear(16, 3)
+    with torch.no_grad():
+        linear.weight.copy_(last.weight.double() @ torch.from_numpy(np.linalg.inv(root)))
+        linear.bias.copy_(last.bias)
+    (x, y), (x_holdout, y_holdout) = toy.labelled, toy.holdout
+    data = (white(x), y), white(toy.wild), (white(x_holdout), y_holdout)
+
+    class NotWhitened(wildood.Woods):
+        def objective(self, classifier, start):
+            return super().objective(classifier, start._replace(whitening=None))
+
+    expected = wildood.fit(linear, *data, method=NotWhitened(), schedule=schedule, verbose=False)
+    found = fit_frozen(trained(), toy, schedule)
+    np.testing.assert_allclose(found.score(toy.unknown), expected.score(white(toy.unknown)), rtol=1e-3)
+    assert found.threshold == pytest.approx(expected.threshold, rel=1e-3)
+
+
+def test_scale_of_the_features_does_not_matter(toy, trained, schedule):
+    schedule = replace(schedule, weight_decay=0.0, clip=0.0)
+
+    def scaled(factor):
+        model = trained()
+        *_, before, last = (module for module in model.modules() if isinstance(module, nn.Linear))
+        with torch.no_grad():
+            for parameter in before.parameters():  # before a ReLU: the features are so many times as large
+                parameter.mul_(factor)
+            last.weight.div_(factor)
+        return model
+
+    first, second = (fit_frozen(scaled(factor), toy, schedule).score(toy.unknown) for factor in (0.125, 8.0))
+    np.testing.assert_allclose(first, second, rtol=1e-4)
 
 
 def test_run_that_was_cut_off_goes_on(toy, trained, schedule, tmp_path):

@@ -297,7 +297,7 @@ def test_a_fit_says_how_it_was_made(name, trees, fits):
             name, "Woods: alpha 0.05, tol"
         )
     )
-    assert settings["schedule"].startswith("steps 12, batch 32, lr 0.06")
+    assert settings["schedule"].startswith("steps 12, batch 32, lr 0.03")
     assert settings["threshold"] == f"{detector.threshold:.6g}: {detector.promise}"
     assert settings["versions"].startswith(
         f"wildood {wildood.__version__}, torch {torch.__version__}, numpy {np.__version__}"

@@ -50,6 +50,7 @@ def test_two_steps_are_what_algorithm_1_says_by_hand():
     run = training(method, schedule)
     weight, bias = (p.detach().clone() for p in run.objective.classifier.parameters())
     slope, shift = run.objective.level.rho.item(), run.objective.level.bias.item()
+    white = [run.objective.whitening.matrix, *(torch.eye(3), torch.eye(1), torch.eye(1))]
     run.train()
 
     order = ShuffledCycle(40, generator(7, "labelled"))
@@ -72,7 +73,8 @@ def test_two_steps_are_what_algorithm_1_says_by_hand():
             active = penalty * c + multiplier >= 0
             value = value + (multiplier * c + penalty / 2 * c**2 if active else -(multiplier**2) / (2 * penalty))
         for i, gradient in enumerate(torch.autograd.grad(value, leaves)):
-            g = gradient + decay[i] * parameters[i]
+            g = gradient.reshape(-1, len(white[i])) @ white[i]  # the last layer's, in white coordinates
+            g = g.reshape(gradient.shape) + decay[i] * parameters[i]
             momentum[i] = 0.9 * momentum[i] + g
             parameters[i] = parameters[i] - lr * (g + 0.9 * momentum[i])
         lambda1, lambda2 = max(0, lambda1 + 0.3 * c1.item()), max(0, lambda2 + 0.3 * c2.item())

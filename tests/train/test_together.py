@@ -16,6 +16,19 @@ from wildood.data.files import load_state
 from wildood.detect import fitting
 from wildood.train.history import read_rows
 
+TRAINED = """
+import torch
+
+def trained(model, x, y):
+    # From weights that know nothing, rounding grows faster than from those that `fit` is made for.
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
+    for _ in range(30):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(model(torch.tensor(x)), torch.tensor(y)).backward()
+        optimiser.step()
+    return model
+"""
+
 FITS = """
 import functools, json, os, sys
 import numpy as np, torch, wildood
@@ -65,10 +78,11 @@ def network(kind, seed=0):
     if kind == "poisoned":
         return Poisoned(6, 3, hidden=(16,))
     if kind == "plain":
-        return MLP(6, 3, hidden=(16,))
+        return trained(MLP(6, 3, hidden=(16,)), x[1000:1200], y[1000:1200])
     norm = FrozenBatchNorm(16) if kind == "frozen" else torch.nn.BatchNorm1d(16)
     noise = torch.nn.Dropout(0.0 if kind == "frozen" else 0.3)
-    return torch.nn.Sequential(torch.nn.Linear(6, 16), norm, torch.nn.ReLU(), noise, torch.nn.Linear(16, 3))
+    layers = torch.nn.Linear(6, 16), norm, torch.nn.ReLU(), noise, torch.nn.Linear(16, 3)
+    return trained(torch.nn.Sequential(*layers), x[1000:1200], y[1000:1200])
 
 rng = np.random.default_rng(0)
 y = rng.integers(0, 3, 2000)
@@ -170,7 +184,7 @@ def found(tmp_path_factory, torchrun):
     results = {}
     for world in (1, 2, 3):
         place = tmp_path_factory.mktemp(f"on{world}")
-        (place / "fits.py").write_text(FITS)
+        (place / "fits.py").write_text(TRAINED + FITS)
         if world == 1:
             run_here(place / "fits.py", place)
         else:
@@ -268,7 +282,8 @@ wild = wildood.WildMixture(id=x[:150], ood=rng.normal(size=(60, 6)).astype("floa
 torch.manual_seed(0)
 fitting.Training = functools.partial(fitting.Training, checkpoint_seconds=0.0 if sys.argv[3] == "often" else 1000.0)
 wildood.fit(
-    MLP(6, 3, hidden=(16,)), (x[150:300], y[150:300]), wild, (x[300:], y[300:]), run_dir=run, seed=3, verbose=False,
+    trained(MLP(6, 3, hidden=(16,)), x[:150], y[:150]), (x[150:300], y[150:300]), wild, (x[300:], y[300:]),
+    run_dir=run, seed=3, verbose=False,
     schedule=wildood.Schedule(epochs=12, batch=32), on_epoch=lambda row: time.sleep(pause),
 )
 """
@@ -288,7 +303,7 @@ def wait_for_rows(run: Path, count: int, process: subprocess.Popen[bytes]) -> No
 
 def test_a_run_whose_process_is_killed_goes_on_with_three_and_after_ctrl_c_with_one(tmp_path, torchrun):
     program, run, whole = tmp_path / "cut_off.py", tmp_path / "run", tmp_path / "whole"
-    program.write_text(CUT_OFF)
+    program.write_text(TRAINED + CUT_OFF)
     with torchrun(2, program, run, "0.3", "often") as process:
         wait_for_rows(run, 4, process)
         os.kill(int(Path(f"{run}-pid-1").read_text()), signal.SIGKILL)

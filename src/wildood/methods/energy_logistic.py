@@ -46,7 +46,9 @@ class EnergyLogistic:
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """The loss on this classifier, with w and b started from its energies."""
-        return EnergyLogisticObjective(self, classifier, SigmoidLevel.from_energies(start.logsumexp))
+        objective = EnergyLogisticObjective(self, classifier, SigmoidLevel.from_energies(start.logsumexp))
+        objective.whitening = start.whitening
+        return objective
 
 
 class EnergyLogisticObjective(Objective):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from wildood.errors import InputError
 from wildood.methods.schedule import Schedule
 from wildood.models.outputs import Classifier, Outputs
+from wildood.models.whitening import Whitening
 from wildood.scores.score import Score
 
 
@@ -40,6 +41,7 @@ class Start(NamedTuple):
         seed: the run's.
         shape: of one example, as the model takes it.
         reach: the least and the greatest value of the examples before they are normalised; uint8 is divided by 255.
+        whitening: of its last linear layer, by what that layer takes; None if it has none, or one that cannot be made white.
     """
 
     cross_entropy: float
@@ -50,6 +52,7 @@ class Start(NamedTuple):
     seed: int
     shape: tuple[int, ...] = ()
     reach: tuple[float, float] = (0.0, 1.0)
+    whitening: Whitening | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ class Objective(nn.Module):
         classifies: whether the classifier's accuracy says anything of an epoch; not while its logits are not trained.
         per_example: whether loss and constraints are means over the examples of a batch, each example for itself: only then
             can several processes share a batch.
+        whitening: how the last layer's gradient becomes one in white coordinates; None to leave it as it is.
     """
 
     optimiser: ClassVar[Literal["sgd", "lars"]] = "sgd"
@@ -97,6 +101,7 @@ class Objective(nn.Module):
         self.classifier = classifier
         self.score = score
         self.duals = duals or Duals()
+        self.whitening: Whitening | None = None
 
     def forward(self, batch: Batch) -> Terms:
         """Loss and constraints of a batch, from one concatenated forward pass."""

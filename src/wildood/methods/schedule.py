@@ -45,7 +45,7 @@ class Schedule:
     steps: int | None = None
     epochs: int | None = None
     batch: int = 256
-    lr: float = 0.06
+    lr: float = 0.03
     decay: Literal["cosine", "milestones"] = "milestones"
     milestones: tuple[float, ...] = (0.5, 0.75, 0.9)
     factor: float = 0.5
@@ -166,9 +166,9 @@ class Schedule:
 
         >>> schedule = Schedule(steps=100)
         >>> [schedule.lr_at(step, per_epoch=10, total=100) for step in (0, 49, 50, 75, 99)]
-        [0.06, 0.06, 0.03, 0.015, 0.0075]
+        [0.03, 0.03, 0.015, 0.0075, 0.00375]
         >>> [Schedule.auto().lr_at(step, per_epoch=10, total=3150) for step in (0, 25, 50, 100, 149, 150)]
-        [0.06, 0.03, 0.06, 0.03, 0.0075, 0.06]
+        [0.03, 0.015, 0.03, 0.015, 0.00375, 0.03]
         """
         if self.rounds is not None:
             began = self._round_of(step)

@@ -88,7 +88,9 @@ class Woods:
             level = SigmoidLevel(w, b, signed=True)
         else:
             level = SigmoidLevel.from_energies(start.logsumexp)
-        return WoodsObjective(self, classifier, level, self.tau_from(start))
+        objective = WoodsObjective(self, classifier, level, self.tau_from(start))
+        objective.whitening = None if self.published else start.whitening
+        return objective
 
     def tau_from(self, start: Start) -> float:
         """tau: as given, or twice the starting classifier's loss."""
@@ -98,11 +100,11 @@ class Woods:
         """The settings of the augmented Lagrangian; a subclass may start it elsewhere.
 
         At a multiplier of 1 the wild objective and the false-alarm constraint weigh ID and OOD alike, whatever pi is; from 0
-        the first epochs push ID data out (docs/method.md).
+        the first epochs push ID data out (docs/method.md). The starting classifier is within tau, and the multiplier of a
+        constraint that is slack is 0.
         """
-        start = 0.0 if self.published else 1.0
         return Duals(
-            multipliers={"false_alarm": start, "classification": start},
+            multipliers={"false_alarm": 0.0 if self.published else 1.0, "classification": 0.0},
             penalties={"false_alarm": 1.0, "classification": 1.0},
             rate=self.mu2,
             growth=self.gamma,

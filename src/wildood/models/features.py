@@ -79,14 +79,26 @@ def find_tap(model: nn.Module, batch: Tensor, name: str | None = None) -> Featur
             raise InputError(f"the model has no submodule {name!r}: give one of the names in model.named_modules(): {some}")
         tap = FeatureTap(name, side="output")
     else:
-        tap = FeatureTap(_last_linear(model, batch), side="input")
+        last = last_linear(model, batch)
+        if last is None:
+            raise InputError(
+                "the model has no nn.Linear that a forward pass reaches: name the submodule whose output are the features "
+                "with features="
+            )
+        tap = FeatureTap(last, side="input")
     with tap.catch(model) as caught:
         model(batch)
     caught.features()
     return tap
 
 
-def _last_linear(model: nn.Module, batch: Tensor) -> str:
+def last_linear(model: nn.Module, batch: Tensor) -> str | None:
+    """The name of the last nn.Linear that a forward pass of `batch` reaches, if there is one.
+
+    >>> import torch
+    >>> last_linear(nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 3)), torch.zeros(1, 2))
+    '2'
+    """
     reached: list[str] = []
     linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     handles = [
@@ -98,9 +110,4 @@ def _last_linear(model: nn.Module, batch: Tensor) -> str:
     finally:
         for handle in handles:
             handle.remove()
-    if not reached:
-        raise InputError(
-            "the model has no nn.Linear that a forward pass reaches: name the submodule whose output are the features "
-            "with features="
-        )
-    return reached[-1]
+    return reached[-1] if reached else None

@@ -128,7 +128,9 @@ def last_layer(classifier: Classifier, some: Tensor) -> tuple[Tensor, Tensor]:
     bias = weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach().float().clone()
     with evaluating(classifier):
         logits, features = classifier(some)
-    made = None if features is None else nn.functional.linear(features, weight, bias)
+    made = None
+    if features is not None and features.shape[1] == weight.shape[1]:
+        made = nn.functional.linear(features, weight, bias)
     if made is None or made.shape != logits.shape or not torch.allclose(made, logits, rtol=1e-2, atol=1e-2):
         raise InputError(
             f"the last nn.Linear, {classifier.tap.layer!r}, does not make the model's logits: use another score, or leave "

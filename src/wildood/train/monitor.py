@@ -16,6 +16,7 @@ from wildood.evaluate.selection import Mask
 from wildood.evaluate.thresholds import conformal_threshold
 from wildood.methods.objective import Objective, Start
 from wildood.models.outputs import Classifier, evaluating, forward_all, raw_batches
+from wildood.models.whitening import moments_of
 from wildood.train.divided import Divided
 from wildood.train.history import Row
 from wildood.train.lagrangian import MeanConstraints
@@ -102,7 +103,8 @@ def start_of(classifier: Classifier, labelled: Source, seed: int) -> Start:
     loss, correct, count, classes, features = 0.0, 0, 0, 0, 0
     least, greatest = math.inf, -math.inf
     sums: list[Tensor] = []
-    with evaluating(classifier):
+    one, _ = labelled.gather(torch.arange(1))
+    with evaluating(classifier), moments_of(classifier, one) as moments:
         for raw, given in raw_batches(labelled):
             assert given is not None  # noqa: S101 - labelled
             outputs, labels = classifier(raw), given.to(classifier.device)
@@ -116,7 +118,6 @@ def start_of(classifier: Classifier, labelled: Source, seed: int) -> Start:
             features = 0 if outputs.features is None else outputs.features.shape[1]
     if not math.isfinite(loss):
         raise InputError("the model's loss on labelled is not finite: look for NaN or infinity in its examples or weights")
-    one, _ = labelled.gather(torch.arange(1))
     shape, unit = tuple(classifier.prepare(one).shape[1:]), 255 if one.dtype == torch.uint8 else 1
     reach = least / unit, greatest / unit
-    return Start(loss / count, correct / count, torch.cat(sums), classes, features, seed, shape, reach)
+    return Start(loss / count, correct / count, torch.cat(sums), classes, features, seed, shape, reach, moments.whitening())

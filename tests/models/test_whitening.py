@@ -1,0 +1,146 @@
+"""The last layer in white coordinates: by what its gradient is multiplied, which layer it is, and what a step then does."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+
+from wildood.models.outputs import Classifier
+from wildood.models.small import MLP
+from wildood.models.whitening import ALL, EACH, EXAMPLES, LEAST, WIDEST, moments_of, whitener
+
+SOME = torch.linspace(-1, 1, 8).view(4, 2)
+
+
+def network(last: nn.Module) -> Classifier:
+    torch.manual_seed(0)
+    return Classifier(nn.Sequential(nn.Linear(2, 5), nn.ReLU(), last))
+
+
+def tied() -> Classifier:
+    classifier = Classifier(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3), nn.Linear(3, 3)))
+    classifier.model[1].weight = classifier.model[2].weight
+    return classifier
+
+
+class ByName(nn.Module):
+    """A last layer that is given each position of an image, by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(2, 3)
+
+    def forward(self, x):
+        return self.last(input=x[:, None, None].expand(-1, 2, 3, -1)).mean((1, 2))
+
+
+@pytest.mark.parametrize(
+    "classifier",
+    [
+        Classifier(nn.Sequential(nn.Conv1d(2, 3, 1))),
+        network(nn.Linear(5, 3).requires_grad_(requires_grad=False)),
+        network(parametrizations.weight_norm(nn.Linear(5, 3))),
+        tied(),
+        Classifier(nn.Sequential(nn.Linear(2, WIDEST + 1), nn.Linear(WIDEST + 1, 3))),
+    ],
+    ids=["no linear layer", "not trained", "parametrised", "tied", "wide"],
+)
+def test_a_layer_that_cannot_be_made_white_is_left_alone(classifier):
+    some = SOME[:, :, None] if isinstance(classifier.model[0], nn.Conv1d) else SOME
+    with moments_of(classifier, some[:1]) as moments:
+        classifier(some)
+    assert moments.whitening() is None
+
+
+def test_moments_are_those_of_all_that_the_layer_has_taken():
+    classifier = Classifier(ByName())
+    with moments_of(classifier, SOME[:1]) as moments:
+        classifier(SOME[:3])
+        classifier(SOME[3:])
+    classifier(SOME)  # which is seen no more
+    assert moments.count == 4 * 6
+    torch.testing.assert_close(moments.total, 6 * (SOME.T @ SOME).double())
+    assert moments.whitening().weight is classifier.model.last.weight
+
+
+def test_features_that_are_not_finite_are_left_as_they_are():
+    classifier = Classifier(MLP(2, 3))
+    with moments_of(classifier, SOME[:1]) as moments:
+        classifier(SOME / 0)
+    assert moments.whitening() is None
+
+
+MANY = 1_000_000
+
+
+def stretches(*mean_squares: float, count: int = MANY) -> list[float]:
+    """By what the gradient along each of some features that do not depend on each other is multiplied."""
+    matrix = whitener(torch.diag(torch.tensor(mean_squares).double()), count)
+    torch.testing.assert_close(matrix, torch.diag(matrix.diag()))
+    return matrix.diag().tolist()
+
+
+def test_each_direction_is_divided_by_its_mean_square():
+    ridge = 4 * LEAST
+    assert stretches(1.0, 4.0, 0.25) == pytest.approx([EACH / (1 + ridge), EACH / (4 + ridge), EACH / (0.25 + ridge)])
+
+
+def test_many_features_move_less_each():
+    assert stretches(*[2.0] * 256) == pytest.approx([ALL / 256 / 2] * 256)
+
+
+def test_features_that_are_never_there_change_nothing():
+    assert stretches(*[2.0] * 60, *[0.0] * 200)[:60] == pytest.approx([EACH / 2 / (1 + LEAST)] * 60)
+
+
+def test_short_directions_are_stretched_no_further_than_the_least():
+    assert stretches(1.0, 0.0)[1] == pytest.approx(EACH / LEAST)
+
+
+def test_features_that_are_all_zero_have_a_matrix():
+    assert stretches(0.0, 0.0) == pytest.approx([EACH] * 2)
+
+
+def test_matrix_is_the_inverse_of_the_second_moment():
+    features = torch.randn(500, 6, generator=torch.Generator().manual_seed(0)).double()
+    moment = features.T @ features / 500
+    ridge = LEAST * torch.linalg.eigvalsh(moment)[-1] * torch.eye(6)
+    torch.testing.assert_close(whitener(moment, MANY), EACH * torch.linalg.inv(moment + ridge))
+
+
+@pytest.mark.parametrize(("count", "directions"), [(10 * EXAMPLES, 10), (2 * EXAMPLES, 2), (EXAMPLES // 10, 1)])
+def test_few_examples_bear_few_directions(count, directions):
+    squares = 2.0 ** -torch.arange(20)
+    found = torch.tensor(stretches(*squares.tolist(), count=count))
+    ridge = (found[1] * squares[1] - found[0] * squares[0]) / (found[0] - found[1])
+    assert directions / 1.2 < float((squares / (squares + ridge)).sum()) <= directions + 1e-4
+
+
+def test_steps_do_not_depend_on_the_scale_of_the_features():
+    features = torch.randn(2000, 5, generator=torch.Generator().manual_seed(0))
+
+    def logits(scale):
+        torch.manual_seed(1)
+        layer = nn.Linear(5, 3)
+        with torch.no_grad():
+            layer.weight.div_(scale)
+        with moments_of(Classifier(layer), features[:1]) as moments:
+            layer(scale * features)
+        whiten = moments.whitening()
+        optimiser = torch.optim.SGD(layer.parameters(), lr=0.01, momentum=0.9)
+        for _ in range(5):
+            optimiser.zero_grad()
+            layer(scale * features).logsumexp(1).mean().backward()
+            whiten()
+            optimiser.step()
+        return layer(scale * features).detach()
+
+    torch.testing.assert_close(logits(8.0), logits(0.125), rtol=1e-4, atol=1e-4)
+
+
+def test_a_layer_without_a_gradient_is_passed_over():
+    layer = nn.Linear(2, 3)
+    with moments_of(Classifier(layer), SOME[:1]) as moments:
+        layer(SOME)
+    moments.whitening()()
+    assert layer.weight.grad is None
