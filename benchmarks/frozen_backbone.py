@@ -49,10 +49,10 @@ def beside(root: Path, ood: str, part: str, seeds: list[int], methods: list[str]
 def many(count: int) -> None:
     """A linear classifier on Gaussian classes, and wild features with one class more."""
     rng = np.random.default_rng(0)
-    centres = (rng.normal(size=(CLASSES + 1, WIDTH)) / 8).astype(np.float32)
+    centres = rng.normal(size=(CLASSES + 1, WIDTH)).astype(np.float32)
 
     def features(labels: Labels) -> Features:
-        return centres[labels] + rng.standard_normal((len(labels), WIDTH), dtype=np.float32)
+        return centres[labels] + 8 * rng.standard_normal((len(labels), WIDTH), dtype=np.float32)
 
     def known(number: int) -> tuple[Features, Labels]:
         labels = rng.integers(0, CLASSES, number)

@@ -56,7 +56,11 @@ class Bare:
         loss = self.lagrangian(self.objective(self.batch))
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(self.objective.parameters(), self.schedule.clip)
+        for part in range(2):  # to white coordinates, and back from them
+            if self.objective.whitening is not None:
+                self.objective.whitening()
+            if part == 0:
+                nn.utils.clip_grad_norm_(self.objective.parameters(), self.schedule.clip)
         self.optimiser.step()
 
 

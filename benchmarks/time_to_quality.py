@@ -75,17 +75,19 @@ class NotWhite(wildood.Woods):
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """Without white coordinates."""
-        return super().objective(classifier, start._replace(whitening=None))
+        return super().objective(classifier, start._replace(moments=None))
 
 
 @dataclass(frozen=True)
 class Classifying(wildood.Woods):
-    """For the ablation: cross-entropy with its ordinary weight from the start."""
+    """For the ablation: cross-entropy with another weight at the start."""
+
+    weight: float = 1.0
 
     def duals(self) -> Duals:
-        """Both multipliers from 1."""
+        """The second multiplier from that weight."""
         duals = super().duals()
-        return replace(duals, multipliers=dict.fromkeys(duals.multipliers, 1.0))
+        return replace(duals, multipliers={**duals.multipliers, "classification": self.weight})
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class AltNotWhite(wildood.WoodsAlt):
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """Without white coordinates."""
-        return super().objective(classifier, start._replace(whitening=None))
+        return super().objective(classifier, start._replace(moments=None))
 
 
 @dataclass(frozen=True)
@@ -114,9 +116,7 @@ class StartedMet(wildood.Woods):
         for _ in range(60):
             middle = (low + high) / 2
             low, high = (low, middle) if float(torch.sigmoid(z + middle).mean()) > self.alpha else (middle, high)
-        objective = WoodsObjective(self, classifier, SigmoidLevel(slope, low), self.tau_from(start))
-        objective.whitening = start.whitening
-        return objective
+        return WoodsObjective(self, classifier, SigmoidLevel(slope, low), self.tau_from(start), start.whitening())
 
 
 @dataclass(frozen=True)
@@ -270,6 +270,7 @@ def main() -> None:
         "Algorithm1": (Algorithm1(), one_run),
         # The ablation: one thing otherwise, and all as it was before.
         "not-white": (NotWhite(), ends()),
+        "lambda2-0": (Classifying(weight=0.0), ends()),
         "lambda2-1": (Classifying(), ends()),
         "lr-0.06": (wildood.Woods(), ends(lr=0.06)),
         "neither": (Before(), ends(lr=0.06)),

@@ -24,14 +24,35 @@ def tied() -> Classifier:
 
 
 class ByName(nn.Module):
-    """A last layer that is given each position of an image, by name."""
+    """A last layer that is given its input by name."""
 
     def __init__(self):
         super().__init__()
         self.last = nn.Linear(2, 3)
 
     def forward(self, x):
-        return self.last(input=x[:, None, None].expand(-1, 2, 3, -1)).mean((1, 2))
+        return self.last(input=x)
+
+
+class Positions(ByName):
+    """A last layer that takes each position of an image."""
+
+    def forward(self, x):
+        return self.last(x[:, None, None].expand(-1, 4, 5, -1)).mean((1, 2))
+
+
+class OneByOne(ByName):
+    """A last layer that takes one vector at a time."""
+
+    def forward(self, x):
+        return torch.stack([self.last(each) for each in x])
+
+
+class Squeezing(ByName):
+    """A model that fails on a batch of one."""
+
+    def forward(self, x):
+        return self.last(x[:, :, None].squeeze().flatten(1))
 
 
 @pytest.mark.parametrize(
@@ -42,25 +63,51 @@ class ByName(nn.Module):
         network(parametrizations.weight_norm(nn.Linear(5, 3))),
         tied(),
         Classifier(nn.Sequential(nn.Linear(2, WIDEST + 1), nn.Linear(WIDEST + 1, 3))),
+        Classifier(Positions()),
+        Classifier(OneByOne()),
     ],
-    ids=["no linear layer", "not trained", "parametrised", "tied", "wide"],
+    ids=["no linear layer", "not trained", "parametrised", "tied", "wide", "positions", "one by one"],
 )
 def test_a_layer_that_cannot_be_made_white_is_left_alone(classifier):
-    some = SOME[:, :, None] if isinstance(classifier.model[0], nn.Conv1d) else SOME
-    with moments_of(classifier, some[:1]) as moments:
+    some = SOME[:, :, None] if isinstance(next(classifier.model.children()), nn.Conv1d) else SOME
+    with moments_of(classifier, some[:2]) as moments:
         classifier(some)
-    assert moments.whitening() is None
+    assert moments is None or moments.whitening() is None
 
 
 def test_moments_are_those_of_all_that_the_layer_has_taken():
-    classifier = Classifier(ByName())
-    with moments_of(classifier, SOME[:1]) as moments:
-        classifier(SOME[:3])
-        classifier(SOME[3:])
+    classifier = Classifier(Squeezing())
+    with moments_of(classifier, SOME[:2]) as moments:
+        classifier(SOME[:2])
+        classifier(SOME[2:])
     classifier(SOME)  # which is seen no more
-    assert moments.count == 4 * 6
-    torch.testing.assert_close(moments.total, 6 * (SOME.T @ SOME).double())
+    assert moments.count == 4
+    torch.testing.assert_close(moments.total, (SOME.T @ SOME).double())
     assert moments.whitening().weight is classifier.model.last.weight
+
+
+def test_layer_that_is_called_by_name_is_seen():
+    with moments_of(Classifier(ByName()), SOME[:2]) as moments:
+        moments.layer(input=SOME)
+    torch.testing.assert_close(moments.total, (SOME.T @ SOME).double())
+
+
+def test_moments_are_exact_under_autocast():
+    classifier = network(nn.Linear(5, 3))
+    with torch.autocast("cpu", dtype=torch.bfloat16), moments_of(classifier, SOME[:2]) as moments:
+        moments.layer(300 * torch.ones(4, 5))
+    torch.testing.assert_close(moments.total, torch.full((5, 5), 360_000.0, dtype=torch.float64))
+
+
+def test_a_weight_of_half_precision_has_a_gradient_of_half_precision():
+    layer = nn.Linear(2, 3).bfloat16()
+    with moments_of(Classifier(layer), SOME[:2]) as moments:
+        layer(1e-3 * SOME.bfloat16()).sum().backward()
+    before = layer.weight.grad.clone()
+    whiten = moments.whitening()
+    whiten()
+    assert layer.weight.grad.dtype == torch.bfloat16
+    torch.testing.assert_close(layer.weight.grad.float(), before.float() @ whiten.matrix, rtol=0.01, atol=0.0)
 
 
 def test_features_that_are_not_finite_are_left_as_they_are():
@@ -75,7 +122,8 @@ MANY = 1_000_000
 
 def stretches(*mean_squares: float, count: int = MANY) -> list[float]:
     """By what the gradient along each of some features that do not depend on each other is multiplied."""
-    matrix = whitener(torch.diag(torch.tensor(mean_squares).double()), count)
+    root = whitener(torch.diag(torch.tensor(mean_squares).double()), count)
+    matrix = root @ root
     torch.testing.assert_close(matrix, torch.diag(matrix.diag()))
     return matrix.diag().tolist()
 
@@ -105,14 +153,16 @@ def test_matrix_is_the_inverse_of_the_second_moment():
     features = torch.randn(500, 6, generator=torch.Generator().manual_seed(0)).double()
     moment = features.T @ features / 500
     ridge = LEAST * torch.linalg.eigvalsh(moment)[-1] * torch.eye(6)
-    torch.testing.assert_close(whitener(moment, MANY), EACH * torch.linalg.inv(moment + ridge))
+    root = whitener(moment, MANY)
+    torch.testing.assert_close(root, root.T)
+    torch.testing.assert_close(root @ root, EACH * torch.linalg.inv(moment + ridge))
 
 
 @pytest.mark.parametrize(("count", "directions"), [(10 * EXAMPLES, 10), (2 * EXAMPLES, 2), (EXAMPLES // 10, 1)])
 def test_few_examples_bear_few_directions(count, directions):
     squares = 2.0 ** -torch.arange(20)
     found = torch.tensor(stretches(*squares.tolist(), count=count))
-    ridge = (found[1] * squares[1] - found[0] * squares[0]) / (found[0] - found[1])
+    ridge = (found[1] * squares[1] - found[0] * squares[0]) / (found[0] - found[1])  # found is a scale / (squares + ridge)
     assert directions / 1.2 < float((squares / (squares + ridge)).sum()) <= directions + 1e-4
 
 
@@ -131,6 +181,7 @@ def test_steps_do_not_depend_on_the_scale_of_the_features():
         for _ in range(5):
             optimiser.zero_grad()
             layer(scale * features).logsumexp(1).mean().backward()
+            whiten()
             whiten()
             optimiser.step()
         return layer(scale * features).detach()

@@ -12,6 +12,7 @@ from wildood.methods.objective import Batch, Objective, Start, Terms, check_weig
 from wildood.methods.schedule import Schedule
 from wildood.methods.woods import SigmoidLevel
 from wildood.models.outputs import Classifier
+from wildood.models.whitening import Whitening
 from wildood.scores.energy import EnergyScore
 
 
@@ -46,16 +47,16 @@ class EnergyLogistic:
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """The loss on this classifier, with w and b started from its energies."""
-        objective = EnergyLogisticObjective(self, classifier, SigmoidLevel.from_energies(start.logsumexp))
-        objective.whitening = start.whitening
-        return objective
+        return EnergyLogisticObjective(self, classifier, SigmoidLevel.from_energies(start.logsumexp), start.whitening())
 
 
 class EnergyLogisticObjective(Objective):
     """CE(labelled) + weight * mean over labelled and wild of -log σ(-z) and -log σ(z)."""
 
-    def __init__(self, method: EnergyLogistic, classifier: Classifier, level: SigmoidLevel) -> None:
-        super().__init__(classifier, EnergyScore())
+    def __init__(
+        self, method: EnergyLogistic, classifier: Classifier, level: SigmoidLevel, whitening: Whitening | None = None
+    ) -> None:
+        super().__init__(classifier, EnergyScore(), whitening=whitening)
         self.level = level.to(classifier.device)
         self.weight = method.weight
 

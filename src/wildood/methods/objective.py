@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from wildood.errors import InputError
 from wildood.methods.schedule import Schedule
 from wildood.models.outputs import Classifier, Outputs
-from wildood.models.whitening import Whitening
+from wildood.models.whitening import Moments, Whitening
 from wildood.scores.score import Score
 
 
@@ -41,7 +41,7 @@ class Start(NamedTuple):
         seed: the run's.
         shape: of one example, as the model takes it.
         reach: the least and the greatest value of the examples before they are normalised; uint8 is divided by 255.
-        whitening: of its last linear layer, by what that layer takes; None if it has none, or one that cannot be made white.
+        moments: of what its last linear layer takes, for white coordinates; None if it has none, or a tied or wide one.
     """
 
     cross_entropy: float
@@ -52,7 +52,11 @@ class Start(NamedTuple):
     seed: int
     shape: tuple[int, ...] = ()
     reach: tuple[float, float] = (0.0, 1.0)
-    whitening: Whitening | None = None
+    moments: Moments | None = None
+
+    def whitening(self) -> Whitening | None:
+        """How its last layer is trained in white coordinates; None if it cannot be."""
+        return None if self.moments is None else self.moments.whitening()
 
 
 @dataclass(frozen=True)
@@ -89,19 +93,21 @@ class Objective(nn.Module):
         classifies: whether the classifier's accuracy says anything of an epoch; not while its logits are not trained.
         per_example: whether loss and constraints are means over the examples of a batch, each example for itself: only then
             can several processes share a batch.
-        whitening: how the last layer's gradient becomes one in white coordinates; None to leave it as it is.
+        whitening: of a layer that is trained in white coordinates, if one is.
     """
 
     optimiser: ClassVar[Literal["sgd", "lars"]] = "sgd"
     classifies: ClassVar[bool] = True
     per_example: ClassVar[bool] = True
 
-    def __init__(self, classifier: Classifier, score: Score, duals: Duals | None = None) -> None:
+    def __init__(
+        self, classifier: Classifier, score: Score, duals: Duals | None = None, whitening: Whitening | None = None
+    ) -> None:
         super().__init__()
         self.classifier = classifier
         self.score = score
         self.duals = duals or Duals()
-        self.whitening: Whitening | None = None
+        self.whitening = whitening
 
     def forward(self, batch: Batch) -> Terms:
         """Loss and constraints of a batch, from one concatenated forward pass."""

@@ -18,6 +18,7 @@ from wildood.errors import InputError
 from wildood.methods.objective import Batch, Duals, Objective, Start, Terms
 from wildood.methods.schedule import Schedule
 from wildood.models.outputs import Classifier, Outputs
+from wildood.models.whitening import Whitening
 from wildood.scores.energy import EnergyScore, energy
 
 
@@ -88,9 +89,8 @@ class Woods:
             level = SigmoidLevel(w, b, signed=True)
         else:
             level = SigmoidLevel.from_energies(start.logsumexp)
-        objective = WoodsObjective(self, classifier, level, self.tau_from(start))
-        objective.whitening = None if self.published else start.whitening
-        return objective
+        whitening = None if self.published else start.whitening()
+        return WoodsObjective(self, classifier, level, self.tau_from(start), whitening)
 
     def tau_from(self, start: Start) -> float:
         """tau: as given, or twice the starting classifier's loss."""
@@ -100,11 +100,13 @@ class Woods:
         """The settings of the augmented Lagrangian; a subclass may start it elsewhere.
 
         At a multiplier of 1 the wild objective and the false-alarm constraint weigh ID and OOD alike, whatever pi is; from 0
-        the first epochs push ID data out (docs/method.md). The starting classifier is within tau, and the multiplier of a
-        constraint that is slack is 0.
+        the first epochs push ID data out (docs/method.md). The classifier has learned its classes before.
         """
+        multipliers = (
+            {"false_alarm": 0.0, "classification": 0.0} if self.published else {"false_alarm": 1.0, "classification": 0.3}
+        )
         return Duals(
-            multipliers={"false_alarm": 0.0 if self.published else 1.0, "classification": 0.0},
+            multipliers=multipliers,
             penalties={"false_alarm": 1.0, "classification": 1.0},
             rate=self.mu2,
             growth=self.gamma,
@@ -154,8 +156,10 @@ class SigmoidLevel(nn.Module):
 class WoodsObjective(Objective):
     """L_ood(g, in) = σ(-z) on wild data; σ(z) <= alpha and cross-entropy <= tau on labelled data."""
 
-    def __init__(self, method: Woods, classifier: Classifier, level: SigmoidLevel, tau: float) -> None:
-        super().__init__(classifier, EnergyScore(), method.duals())
+    def __init__(
+        self, method: Woods, classifier: Classifier, level: SigmoidLevel, tau: float, whitening: Whitening | None = None
+    ) -> None:
+        super().__init__(classifier, EnergyScore(), method.duals(), whitening)
         self.level = level.to(classifier.device)
         self.alpha = method.alpha
         self.tau = tau

@@ -15,6 +15,7 @@ from wildood.data.sampling import lent_generator
 from wildood.methods.objective import Batch, Duals, Objective, Start, Terms
 from wildood.methods.woods import Woods
 from wildood.models.outputs import Classifier, Outputs
+from wildood.models.whitening import Whitening
 from wildood.scores.head import HeadScore
 
 
@@ -27,7 +28,7 @@ class WoodsAlt(Woods):
     `Woods` (to 2.6 on digits), so that it moves faster.
 
     >>> WoodsAlt().duals().multipliers, WoodsAlt().uses_features
-    ({'false_alarm': 0.0, 'classification': 0.0}, True)
+    ({'false_alarm': 0.0, 'classification': 0.3}, True)
     """
 
     uses_features: ClassVar[bool] = True
@@ -51,11 +52,14 @@ class WoodsAltObjective(Objective):
         with lent_generator(start.seed, "head"):
             score = HeadScore(start.features).to(classifier.device)
         super().__init__(classifier, score, method.duals())
+        tapped = (
+            classifier.tap is not None and classifier.tap.side == "input"
+        )  # then the head takes what the last layer takes
+        matrix = None if start.moments is None or not tapped or method.published else start.moments.matrix()
+        if matrix is not None:
+            self.whitening = Whitening(score.head.layers[0].get_parameter("weight"), matrix)
         self.alpha = method.alpha
         self.tau = method.tau_from(start)
-        own = classifier.tap is not None and classifier.tap.side == "input"  # then the head takes what the last layer takes
-        if start.whitening is not None and own and not method.published:
-            self.whitening = start.whitening._replace(weight=score.head.layers[0].get_parameter("weight"))
 
     def forward(self, batch: Batch) -> Terms:
         """Mean hinge of the wild examples, and the constraints on the labelled ones."""

@@ -1,9 +1,9 @@
-"""A classifier's last linear layer, learned at one pace in each direction of its features.
+"""A linear layer on a classifier's features, learned at one pace in each direction of them: in white coordinates.
 
-Of a network's features a few directions are long, and what tells unknown from known is often in short ones: a learning rate
-that the long ones stand hardly moves those. So the gradient G of the layer's weight becomes s² G (E φφᵀ + δ)⁻¹, φ its
-features: the step that plain SGD takes where the features are white (the input side of K-FAC, Martens & Grosse 2015). One
-learning rate then suits all directions, whatever the scale of the features.
+Of a network's features a few directions are long, and what tells OOD from ID is often in short ones: a learning rate that
+the long ones stand hardly moves those. With weight = start + V M, M = s (E φφᵀ + δ)^(-1/2) and φ the features, SGD on V
+learns all directions at one pace, whatever the scale of the features. Its gradient is G M where the weight's is G, and its
+step moves the weight by that times M again: the layer itself stays as it is. (The input side of K-FAC, Martens & Grosse.)
 """
 
 from collections.abc import Iterator
@@ -23,53 +23,64 @@ WIDEST = 2048  # more features take long to make white
 
 
 class Whitening(NamedTuple):
-    """The weight of a linear layer, and the matrix by which its gradient is multiplied."""
+    """The weight of a linear layer, and the matrix M of its white coordinates, in float32."""
 
     weight: Tensor
     matrix: Tensor
 
     def __call__(self) -> None:
-        """After a backward pass: the gradient in white coordinates."""
+        """Multiply the gradient by M: once for that in white coordinates, once more for the step of the weight itself."""
         if self.weight.grad is not None:
-            self.weight.grad = self.weight.grad @ self.matrix
+            self.weight.grad = (self.weight.grad.float() @ self.matrix).to(self.weight.grad.dtype)
 
 
 class Moments:
-    """The sum of φφᵀ over what a linear layer has taken; None stands for no layer."""
+    """The sum of φφᵀ over the features φ that a linear layer has taken, one vector for each example."""
 
-    def __init__(self, layer: nn.Linear | None) -> None:
+    def __init__(self, layer: nn.Linear) -> None:
         self.layer = layer
         self.count = 0
-        self.total = torch.zeros(()) if layer is None else torch.zeros((layer.in_features,) * 2, dtype=torch.float64)
+        self.flat = True
+        self.total = torch.zeros((layer.in_features,) * 2, dtype=torch.float64)
 
     def see(self, _layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         """A hook before the layer's forward pass."""
-        features = (inputs[0] if inputs else named["input"]).detach().flatten(0, -2).float()
-        self.count += len(features)
-        self.total += (features.T @ features).cpu()
+        features: Tensor = inputs[0] if inputs else named["input"]
+        self.flat = self.flat and features.ndim == 2
+        if self.flat:
+            with torch.autocast(features.device.type, enabled=False):
+                features = features.detach().float()
+                self.total += (features.T @ features).cpu()
+            self.count += len(features)
+
+    def matrix(self) -> Tensor | None:
+        """M; None where there was more than one vector for each example, or none, or one that is not finite."""
+        if not self.flat or not self.count or not bool(self.total.isfinite().all()):
+            return None
+        return whitener(self.total / self.count, self.count).to(self.layer.weight.device, torch.float32)
 
     def whitening(self) -> Whitening | None:
-        """None where there is nothing to whiten."""
-        if self.layer is None or not self.count or not bool(self.total.isfinite().all()):
-            return None
-        return Whitening(self.layer.weight, whitener(self.total / self.count, self.count).to(self.layer.weight))
+        """Of the layer itself; None also where its weight is not trained, or not its own."""
+        matrix, weight = self.matrix(), self.layer.weight
+        return None if matrix is None or not weight.requires_grad else Whitening(weight, matrix)
 
 
 @contextmanager
-def moments_of(classifier: Classifier, some: Tensor) -> Iterator[Moments]:
-    """Those of the last linear layer, over the forward passes made inside the block; the layer is found with some examples.
+def moments_of(classifier: Classifier, some: Tensor) -> Iterator[Moments | None]:
+    """Those of the last linear layer over the forward passes made inside the block; it is found with some examples.
 
     >>> classifier = Classifier(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 4)))
-    >>> with moments_of(classifier, torch.zeros(1, 2)) as moments:
+    >>> with moments_of(classifier, torch.zeros(2, 2)) as moments:
     ...     _ = classifier(torch.ones(10, 2))
     >>> moments.count, moments.whitening().matrix.shape
     (10, torch.Size([3, 3]))
     """
-    moments = Moments(_layer(classifier, some))
-    if moments.layer is None:
-        yield moments
+    layer = _layer(classifier, some)
+    if layer is None:
+        yield None
         return
-    handle = moments.layer.register_forward_pre_hook(moments.see, with_kwargs=True)
+    moments = Moments(layer)
+    handle = layer.register_forward_pre_hook(moments.see, with_kwargs=True)
     try:
         yield moments
     finally:
@@ -77,23 +88,23 @@ def moments_of(classifier: Classifier, some: Tensor) -> Iterator[Moments]:
 
 
 def _layer(classifier: Classifier, some: Tensor) -> nn.Linear | None:
-    """The last linear layer, if it has a weight of its own that is trained, and not too many features."""
+    """The last linear layer, if it has a weight of its own and not too many features."""
     with evaluating(classifier):
         name = last_linear(classifier.model, classifier.prepare(some))
     layer = None if name is None else classifier.model.get_submodule(name)
     if not isinstance(layer, nn.Linear) or layer.in_features > WIDEST:
         return None
     uses = [each for _, each in classifier.model.named_parameters(remove_duplicate=False) if each is layer.weight]
-    return layer if len(uses) == 1 and layer.weight.requires_grad else None
+    return layer if len(uses) == 1 else None
 
 
 def whitener(second_moment: Tensor, count: int) -> Tensor:
-    """s² (E φφᵀ + δ)⁻¹, from E φφᵀ over so many φ; about 0, since a layer multiplies features as they are.
+    """M = s (E φφᵀ + δ)^(-1/2), from E φφᵀ over so many examples; about 0, since a layer multiplies features as they are.
 
     δ leaves as many directions as the data can bear: Σ_i v_i / (v_i + δ), v_i the mean square of a direction, is at most one
     for each `EXAMPLES` of the examples. Learned at one pace, more of them would be learned by heart.
 
-    >>> whitener(torch.diag(torch.tensor([4.0, 1.0])), count=1_000_000) / EACH
+    >>> whitener(torch.diag(torch.tensor([4.0, 1.0])), count=1_000_000) ** 2 / EACH
     tensor([[0.2498, 0.0000],
             [0.0000, 0.9960]])
     """
@@ -103,7 +114,7 @@ def whitener(second_moment: Tensor, count: int) -> Tensor:
     while _directions(values, ridge) > max(1.0, count / EXAMPLES):
         ridge *= 1.1
     scale = min(EACH, ALL / max(1.0, _directions(values, ridge)))
-    matrix: Tensor = vectors * (scale / (values + ridge)) @ vectors.T
+    matrix: Tensor = vectors * (scale / (values + ridge)).sqrt() @ vectors.T
     return matrix
 
 

@@ -167,8 +167,7 @@ class Training:
             raise self._not_finite(f"the loss became {lagrangian.item()}")
         self.optimiser.zero_grad(set_to_none=True)
         lagrangian.backward()  # type: ignore[no-untyped-call]
-        if self.schedule.clip:
-            nn.utils.clip_grad_norm_(self.objective.parameters(), self.schedule.clip)
+        self._clip()
         self.optimiser.step()
         constraints = {name: c.detach() for name, c in terms.constraints.items()}
         if self.schedule.duals == "step":
@@ -177,6 +176,16 @@ class Training:
         self.epoch_constraints.add(constraints, 1)
         self.step += 1
         self.epoch_seconds += time.perf_counter() - began
+
+    def _clip(self) -> None:
+        """Shorten a long gradient; a layer that is trained in white coordinates has its length in these."""
+        whiten = self.objective.whitening
+        if whiten is not None:
+            whiten()
+        if self.schedule.clip:
+            nn.utils.clip_grad_norm_(self.objective.parameters(), self.schedule.clip)
+        if whiten is not None:
+            whiten()
 
     def _end_epoch(self) -> None:
         """Lines 7 to 13 of Algorithm 1: duals (if they move now), then penalties; then look, note, and keep the best."""

@@ -103,8 +103,8 @@ def start_of(classifier: Classifier, labelled: Source, seed: int) -> Start:
     loss, correct, count, classes, features = 0.0, 0, 0, 0, 0
     least, greatest = math.inf, -math.inf
     sums: list[Tensor] = []
-    one, _ = labelled.gather(torch.arange(1))
-    with evaluating(classifier), moments_of(classifier, one) as moments:
+    few, _ = labelled.gather(torch.arange(min(2, len(labelled))))
+    with evaluating(classifier), moments_of(classifier, few) as moments:
         for raw, given in raw_batches(labelled):
             assert given is not None  # noqa: S101 - labelled
             outputs, labels = classifier(raw), given.to(classifier.device)
@@ -118,6 +118,6 @@ def start_of(classifier: Classifier, labelled: Source, seed: int) -> Start:
             features = 0 if outputs.features is None else outputs.features.shape[1]
     if not math.isfinite(loss):
         raise InputError("the model's loss on labelled is not finite: look for NaN or infinity in its examples or weights")
-    shape, unit = tuple(classifier.prepare(one).shape[1:]), 255 if one.dtype == torch.uint8 else 1
+    shape, unit = tuple(classifier.prepare(few).shape[1:]), 255 if few.dtype == torch.uint8 else 1
     reach = least / unit, greatest / unit
-    return Start(loss / count, correct / count, torch.cat(sums), classes, features, seed, shape, reach, moments.whitening())
+    return Start(loss / count, correct / count, torch.cat(sums), classes, features, seed, shape, reach, moments)

@@ -10,12 +10,8 @@ from wildood.train.lars import Lars
 
 
 def optimiser_of(objective: Objective, schedule: Schedule) -> torch.optim.Optimizer:
-    """The one that the objective asks for, with the last layer's gradient in white coordinates where it asks for that."""
-    optimiser = (lars if objective.optimiser == "lars" else sgd)(objective, schedule)
-    whiten = objective.whitening
-    if whiten is not None:
-        optimiser.register_step_pre_hook(lambda *_: whiten())
-    return optimiser
+    """The one that the objective asks for."""
+    return (lars if objective.optimiser == "lars" else sgd)(objective, schedule)
 
 
 def sgd(objective: Objective, schedule: Schedule) -> torch.optim.Optimizer:

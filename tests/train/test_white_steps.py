@@ -1,0 +1,104 @@
+"""Steps in white coordinates: which methods take them, on which layer, and what a step then is."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import wildood
+from wildood.data.given import labelled_source
+from wildood.data.wild import WildPool, as_wild
+from wildood.models.outputs import Classifier, tap_features
+from wildood.models.small import MLP
+from wildood.train.loop import Training
+from wildood.train.monitor import start_of
+
+RNG = np.random.default_rng(0)
+LABELLED = labelled_source((RNG.normal(size=(64, 2)).astype(np.float32), RNG.integers(0, 3, 64)), "labelled")
+WILD: WildPool = as_wild(RNG.normal(size=(64, 2)).astype(np.float32))
+LAST = "classifier.model.head.weight"
+PLAIN = wildood.Schedule(steps=1, batch=16, momentum=0.0, weight_decay=0.0, clip=0.0, milestones=())
+
+
+def network() -> Classifier:
+    torch.manual_seed(0)
+    return Classifier(MLP(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("method", "white"),
+    [
+        (wildood.Woods(), True),
+        (wildood.EnergyLogistic(), True),
+        (wildood.OutlierExposure(), False),
+        (wildood.EnergyMargin(), False),
+        (wildood.WoodsAlt(), True),
+        (wildood.Woods.as_published(), False),
+        (wildood.WoodsAlt.as_published(), False),
+    ],
+)
+def test_methods_that_are_trained_in_white_coordinates(method, white):
+    classifier = network()
+    classifier.tap = tap_features(classifier.model, torch.zeros(1, 2), None)
+    assert (method.objective(classifier, start_of(classifier, LABELLED, 0)).whitening is not None) == white
+
+
+def steps(schedule: wildood.Schedule, *, white: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """By how much each parameter moves in a step, over the learning rate; and the matrix of white coordinates."""
+    classifier = network()
+    start = start_of(classifier, LABELLED, 0)
+    objective = wildood.Woods().objective(classifier, start if white else start._replace(moments=None))
+    before = {name: value.detach().clone() for name, value in objective.named_parameters()}
+    Training(objective, LABELLED, WILD, schedule, seed=0, keep="last").train()
+    moved = {name: (value.detach() - before[name]) / schedule.lr for name, value in objective.named_parameters()}
+    return moved, start.moments.matrix()
+
+
+def test_step_of_the_last_layer_is_in_white_coordinates_and_all_others_are_as_they_were():
+    (found, matrix), (plain, _) = steps(PLAIN, white=True), steps(PLAIN, white=False)
+    moved = found.pop(LAST)
+    assert not torch.allclose(moved, plain[LAST], rtol=1.0)
+    back = torch.linalg.solve((matrix @ matrix).double(), moved.double(), left=False).float()
+    torch.testing.assert_close(back, plain.pop(LAST), rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(found, plain)
+
+
+def test_clip_counts_the_length_in_white_coordinates():
+    found, matrix = steps(replace(PLAIN, clip=0.01), white=True)
+    found[LAST] = torch.linalg.solve(matrix.double(), found[LAST].double(), left=False).float()
+    assert sum(float(each.square().sum()) for each in found.values()) ** 0.5 == pytest.approx(0.01, rel=1e-3)
+
+
+def test_head_of_woods_alt_is_trained_in_white_coordinates_of_its_features():
+    classifier = network()
+    classifier.tap = tap_features(classifier.model, torch.zeros(1, 2), None)
+    start = start_of(classifier, LABELLED, 0)
+    objective = wildood.WoodsAlt().objective(classifier, start)
+    assert objective.whitening.weight is objective.score.head.layers[0].weight
+    assert torch.equal(objective.whitening.matrix, start.moments.matrix())
+
+
+def test_head_on_features_that_are_not_the_last_layers_is_trained_as_it_is():
+    classifier = network()
+    classifier.tap = tap_features(classifier.model, torch.zeros(1, 2), None, name="body.0")
+    assert wildood.WoodsAlt().objective(classifier, start_of(classifier, LABELLED, 0)).whitening is None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("method", [wildood.Woods(), wildood.WoodsAlt(), wildood.EnergyLogistic()])
+def test_models_of_other_types_are_trained(method, dtype):
+    model = network().model.to(dtype)
+    x, y = np.asarray(LABELLED.examples), np.asarray(LABELLED.labels)
+    detector = wildood.fit(model, (x, y), x, schedule=replace(PLAIN, steps=2), method=method, alpha=0.2, verbose=False)
+    assert {parameter.dtype for parameter in detector.classifier.model.parameters()} == {dtype}
+    assert np.isfinite(detector.score(x)).all()
+
+
+def test_head_is_trained_in_white_coordinates_where_the_last_layer_is_not_trained():
+    classifier = network()
+    classifier.tap = tap_features(classifier.model, torch.zeros(1, 2), None)
+    classifier.model.head.requires_grad_(requires_grad=False)
+    start = start_of(classifier, LABELLED, 0)
+    assert start.whitening() is None
+    assert wildood.WoodsAlt().objective(classifier, start).whitening is not None
