@@ -31,7 +31,7 @@ from wildood.models.wide_resnet import WideResNet
 from wildood.train.lagrangian import AugmentedLagrangian
 from wildood.train.loop import Training
 from wildood.train.monitor import Monitor, start_of
-from wildood.train.optimiser import optimiser_of
+from wildood.train.optimiser import clip_gradient, optimiser_of
 from wildood.train.run_directory import RunDirectory
 
 BLOCK_SECONDS, BLOCKS, WARM_UP = 0.5, 10, 2  # a block is as many steps as take so long; so many at least; not counted
@@ -56,11 +56,7 @@ class Bare:
         loss = self.lagrangian(self.objective(self.batch))
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        for part in range(2):  # to white coordinates, and back from them
-            if self.objective.whitening is not None:
-                self.objective.whitening()
-            if part == 0:
-                nn.utils.clip_grad_norm_(self.objective.parameters(), self.schedule.clip)
+        clip_gradient(self.objective, self.schedule.clip)
         self.optimiser.step()
 
 

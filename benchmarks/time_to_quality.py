@@ -270,7 +270,7 @@ def main() -> None:
         "Algorithm1": (Algorithm1(), one_run),
         # The ablation: one thing otherwise, and all as it was before.
         "not-white": (NotWhite(), ends()),
-        "lambda2-0": (Classifying(weight=0.0), ends()),
+        "lambda2-0.3": (Classifying(weight=0.3), ends()),
         "lambda2-1": (Classifying(), ends()),
         "lr-0.06": (wildood.Woods(), ends(lr=0.06)),
         "neither": (Before(), ends(lr=0.06)),

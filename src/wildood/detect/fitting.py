@@ -251,5 +251,8 @@ def _report(detector: Detector, keep: Keep, kept: int) -> None:
             price,
         )
     elif keep == "best":
-        logger.info("kept %s %d of %d", what, detector.history[kept]["epoch"], detector.history[-1]["epoch"])
+        start, chosen = detector.history[0], detector.history[kept]
+        columns = [name for name in ("accuracy", "acceptance") if name in start and name in chosen]
+        told = "".join(f", {name} {100 * start[name]:.1f} -> {100 * chosen[name]:.1f} %" for name in columns)
+        logger.info("kept %s %d of %d%s", what, chosen["epoch"], detector.history[-1]["epoch"], told)
     logger.info("threshold %s: %s", detector.told_threshold, detector.told_promise)

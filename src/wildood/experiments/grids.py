@@ -129,7 +129,7 @@ def _effect_of_pi(id_set: str, protocol: Protocol, seed: int) -> Iterable[Experi
 
 def _cpu(protocol: Protocol, seed: int) -> Iterable[Experiment]:
     """Both shapes on small sets, with a ResNet-20 that is trained already, 200 steps and one setting of each method."""
-    schedule = Schedule(steps=200, batch=128, lr=0.01, decay="milestones", clip=0.0)  # that of the table in docs/results.md
+    schedule = Schedule(steps=200, batch=128, lr=0.01, decay="milestones", clip=0.0)  # of the table in docs/results.md
     common: dict[str, Any] = {
         "model": "ResNet20",
         "mean": (0.485, 0.456, 0.406),

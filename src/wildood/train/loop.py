@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from wildood.data.sampling import lent_generator
 from wildood.data.sources import Source, is_mapped
@@ -23,7 +23,7 @@ from wildood.train.history import Row, row_line
 from wildood.train.interruption import held_back
 from wildood.train.lagrangian import AugmentedLagrangian, MeanConstraints
 from wildood.train.monitor import Monitor, full_constraints
-from wildood.train.optimiser import optimiser_of
+from wildood.train.optimiser import clip_gradient, optimiser_of
 from wildood.train.processes import is_first, join, told_if_another_ends, total
 from wildood.train.progress import logger, progress_bar
 from wildood.train.run_directory import RunDirectory, not_finite
@@ -167,7 +167,7 @@ class Training:
             raise self._not_finite(f"the loss became {lagrangian.item()}")
         self.optimiser.zero_grad(set_to_none=True)
         lagrangian.backward()  # type: ignore[no-untyped-call]
-        self._clip()
+        clip_gradient(self.objective, self.schedule.clip)
         self.optimiser.step()
         constraints = {name: c.detach() for name, c in terms.constraints.items()}
         if self.schedule.duals == "step":
@@ -176,16 +176,6 @@ class Training:
         self.epoch_constraints.add(constraints, 1)
         self.step += 1
         self.epoch_seconds += time.perf_counter() - began
-
-    def _clip(self) -> None:
-        """Shorten a long gradient; a layer that is trained in white coordinates has its length in these."""
-        whiten = self.objective.whitening
-        if whiten is not None:
-            whiten()
-        if self.schedule.clip:
-            nn.utils.clip_grad_norm_(self.objective.parameters(), self.schedule.clip)
-        if whiten is not None:
-            whiten()
 
     def _end_epoch(self) -> None:
         """Lines 7 to 13 of Algorithm 1: duals (if they move now), then penalties; then look, note, and keep the best."""

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch import nn
 
 from wildood.methods.objective import Objective
 from wildood.methods.schedule import Schedule
@@ -23,6 +24,17 @@ def sgd(objective: Objective, schedule: Schedule) -> torch.optim.Optimizer:
 def lars(objective: Objective, schedule: Schedule) -> torch.optim.Optimizer:
     """LARS with momentum; weight decay as for SGD."""
     return Lars(_groups(objective), **_rates(schedule))
+
+
+def clip_gradient(objective: Objective, longest: float) -> None:
+    """Shorten a longer gradient (0: leave it); a layer in white coordinates has its length, and takes its step, in these."""
+    whiten = objective.whitening
+    if whiten is not None:
+        whiten()
+    if longest:
+        nn.utils.clip_grad_norm_(objective.parameters(), longest)
+    if whiten is not None:
+        whiten()
 
 
 def _groups(objective: Objective) -> list[dict[str, Any]]:
