@@ -393,6 +393,7 @@ MISTAKES = {
     "not a model": ([*FIT, "--model", "own:nothing", "--out", "x"], "it must build a torch.nn.Module"),
     "no such model": ([*FIT, "--model", "resnet", "--out", "x"], "give one of wideresnet, resnet20"),
     "bad settings": ([*FIT, "--model", "mlp:inputs=3", "--out", "x"], "give settings as in smallcnn:classes=7"),
+    "no weights": ([*OURS, "--weights", "none.safetensors", "--out", "x"], "none.safetensors: there is no such file"),
     "bad weights": ([*OURS, "--weights", "model.txt", "--out", "x"], "cannot be read as safetensors"),
     "weights of another": ([*OURS, "--weights", "w.safetensors", "--out", "x"], "do not fit the model"),
     "half a spec": ([*OURS, "--mean", "0.5", "--out", "x"], "--mean and --std belong together"),

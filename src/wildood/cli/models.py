@@ -43,7 +43,8 @@ def _shipped(name: str, settings: str) -> nn.Module:
         pairs = dict(pair.split("=", 1) for pair in settings.split(",")) if settings else {}
         return NAMES[name](**{key: float(value) if "." in value else int(value) for key, value in pairs.items()})
     except (TypeError, ValueError) as error:
-        raise InputError(f"--model {name}:{settings}: {error}; give settings as in smallcnn:classes=7,width=32") from error
+        told = f"{name}:{settings}" if settings else name
+        raise InputError(f"--model {told}: {error}; give settings as in smallcnn:classes=7,width=32") from error
 
 
 def _own(module: str, function: str) -> nn.Module:
@@ -83,6 +84,8 @@ def fits(model: nn.Module, weights: Path) -> bool:
 
 
 def _read(weights: Path) -> dict[str, Tensor]:
+    if not weights.is_file():
+        raise InputError(f"--weights {weights}: there is no such file")
     try:
         return load_file(weights)
     except (OSError, SafetensorError) as error:

@@ -70,8 +70,8 @@ def check_rounds(schedule: Schedule, *, looks: bool) -> None:
     """Refuse rounds where nothing is looked at between them."""
     if schedule.rounds is not None and not looks:
         raise InputError(
-            "a schedule in rounds ends by what it sees of wild data set aside, but there is none (it takes keep='best' and "
-            "a method that uses wild data): give steps or epochs, as in Schedule(steps=100)"
+            "a schedule in rounds ends by what it sees of wild data set aside, but there is none: it takes a method that "
+            "uses wild data, and keep='best' (--keep best); else give steps or epochs: Schedule(steps=100) (--steps 100)"
         )
 
 

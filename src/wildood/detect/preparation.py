@@ -115,7 +115,7 @@ def _warn_of_missing_classes(known: ArraySource, unseen: ArraySource) -> None:
         names = known.classes if isinstance(known, Images) and known.classes else ()
         first = names[lacking[0]] if names else lacking[0]
         logger.warning(
-            "%d classes of labelled are not in the holdout, such as %s: the promise is about data like the holdout",
+            "classes of labelled that are not in the holdout: %d, such as %s; the promise is about data like the holdout",
             len(lacking),
             first,
         )
