@@ -100,11 +100,11 @@ class Woods:
         """The settings of the augmented Lagrangian; a subclass may start it elsewhere.
 
         At a multiplier of 1 the wild objective and the false-alarm constraint weigh ID and OOD alike, whatever pi is; from 0
-        the first epochs push ID data out (docs/method.md). The starting classifier is within tau, unless another tau is
-        given, and the multiplier of a constraint that is slack is 0.
+        the first epochs push ID data out (docs/method.md).
         """
+        start = 0.0 if self.published else 1.0
         return Duals(
-            multipliers={"false_alarm": 0.0 if self.published else 1.0, "classification": 0.0},
+            multipliers={"false_alarm": start, "classification": start},
             penalties={"false_alarm": 1.0, "classification": 1.0},
             rate=self.mu2,
             growth=self.gamma,

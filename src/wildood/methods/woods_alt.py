@@ -28,7 +28,7 @@ class WoodsAlt(Woods):
     `Woods` (to 2.6 on digits), so that it moves faster.
 
     >>> WoodsAlt().duals().multipliers, WoodsAlt().uses_features
-    ({'false_alarm': 0.0, 'classification': 0.0}, True)
+    ({'false_alarm': 0.0, 'classification': 1.0}, True)
     """
 
     uses_features: ClassVar[bool] = True
