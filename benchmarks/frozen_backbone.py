@@ -23,11 +23,11 @@ WIDTH, CLASSES, PI = 512, 10, 0.1  # of the wild features that are made
 METHODS: dict[str, Method] = {"WOODS": wildood.Woods(), "WOODS-alt": wildood.WoodsAlt()}
 
 
-def beside(root: Path, ood: str, part: str, seeds: list[int], methods: list[str]) -> None:
+def beside(root: Path, ood: str, part: str, seeds: list[int], methods: list[str], how: list[str]) -> None:
     """FPR95 and accuracy of each method, frozen and whole, with the seconds of each fit as a ratio to the whole one's."""
     print(f"{ood}, {part} part, seeds {seeds}: FPR95 %, accuracy %, seconds; mean ± standard error", flush=True)
     for name in methods:
-        for frozen in (False, True):
+        for frozen in (each == "last" for each in how):
             rows = []
             for seed in seeds:
                 parts = cifar10(root, ood, seed, "test" if part == "test" else "validation", holdout=1000)
@@ -42,8 +42,8 @@ def beside(root: Path, ood: str, part: str, seeds: list[int], methods: list[str]
                 rows.append((100 * fpr, 100 * accuracy(classes, parts.test_id[1]), seconds))
             mean = np.mean(rows, axis=0)
             error = np.std(rows, axis=0, ddof=1) / np.sqrt(len(rows)) if len(rows) > 1 else np.zeros(3)
-            how = "last layer" if frozen else "whole network"
-            print(f"  {name:10s} {how:14s} {mean[0]:6.2f} ± {error[0]:.2f}  {mean[1]:6.2f}  {mean[2]:6.1f} s", flush=True)
+            told = "last layer" if frozen else "whole network"
+            print(f"  {name:10s} {told:14s} {mean[0]:6.2f} ± {error[0]:.2f}  {mean[1]:6.2f}  {mean[2]:6.1f} s", flush=True)
 
 
 def many(count: int) -> None:
@@ -83,13 +83,14 @@ def main() -> None:
     parser.add_argument("--ood", nargs="+", default=["svhn", "textures", "places"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--how", nargs="+", choices=["whole", "last"], default=["whole", "last"], help="what is trained")
     parser.add_argument("--wild", type=int, metavar="N", help="instead: so many wild features, such as 1000000")
     arguments = parser.parse_args()
     if arguments.wild is not None:
         many(arguments.wild)
         return
     for ood in arguments.ood:
-        beside(arguments.data_root, ood, arguments.part, arguments.seeds, arguments.methods)
+        beside(arguments.data_root, ood, arguments.part, arguments.seeds, arguments.methods, arguments.how)
 
 
 if __name__ == "__main__":

@@ -89,6 +89,7 @@ def names():
         "x_later": x_later,
         "y_later": y_later,
         "x_wild": vectors(300)[0],
+        "x_traffic": vectors(300)[0],
         "batch": vectors(4)[0],
         "pictures": pictures,
         "images": pictures,
