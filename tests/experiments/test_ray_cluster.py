@@ -32,6 +32,8 @@ def test_address_at_which_nobody_listens_is_refused():
 def test_no_cluster_to_find_and_an_address_that_is_none_are_refused(monkeypatch, tmp_path):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", os.fspath(tmp_path))
+    # Ray also looks for clusters among the processes, where it would find that of a test which runs beside this one.
+    monkeypatch.setattr("ray._private.services.find_gcs_addresses", set)
     for address in ("auto", "nonsense"):
         assert refusal(address).startswith(f"Ray cannot be used at {address} (")
         assert refusal(address).endswith("): give a cluster's address, or local")
