@@ -10,6 +10,16 @@ from wildood.errors import InputError
 from wildood.experiments.ray_cluster import connected
 
 
+class NoneFound:
+    """In the place of Ray's cached look at the processes."""
+
+    def __call__(self):
+        return set()
+
+    def cache_clear(self):
+        """Nothing was cached."""
+
+
 def refusal(address="local", cpus=1, gpus=0.0):
     with pytest.raises(InputError) as refused, connected(address, cpus, gpus):
         pytest.fail("connected")
@@ -33,7 +43,7 @@ def test_no_cluster_to_find_and_an_address_that_is_none_are_refused(monkeypatch,
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", os.fspath(tmp_path))
     # Ray also looks for clusters among the processes, where it would find that of a test which runs beside this one.
-    monkeypatch.setattr("ray._private.services.find_gcs_addresses", set)
+    monkeypatch.setattr("ray._private.services._cached_find_gcs_addresses", NoneFound())
     for address in ("auto", "nonsense"):
         assert refusal(address).startswith(f"Ray cannot be used at {address} (")
         assert refusal(address).endswith("): give a cluster's address, or local")
