@@ -91,15 +91,6 @@ class Classifying(wildood.Woods):
 
 
 @dataclass(frozen=True)
-class AltNotWhite(wildood.WoodsAlt):
-    """The same of WOODS-alt."""
-
-    def objective(self, classifier: Classifier, start: Start) -> Objective:
-        """Without white coordinates."""
-        return super().objective(classifier, start._replace(moments=None))
-
-
-@dataclass(frozen=True)
 class StartedMet(wildood.Woods):
     """For the ablation: w = -2/std(S), and the b at which the constraint on false alarms is met from the start."""
 
@@ -284,7 +275,6 @@ def main() -> None:
         "no-clip": (wildood.Woods(), ends(clip=0.0)),
         "before": (NotWhite(), ends(lr=0.01, batch=128, clip=0.0)),
         "WoodsAlt": (wildood.WoodsAlt(), ends()),
-        "WoodsAlt-not-white": (AltNotWhite(), ends()),
     }
     if not set(arguments.only) <= recipes.keys():
         parser.error(f"--only takes some of {', '.join(recipes)}")

@@ -165,6 +165,22 @@ def test_augmentation_is_refused(toy, trained):
         fit_frozen(trained(), toy, schedule)
 
 
+class Positions(nn.Module):
+    """A last layer that takes each position of an image: the mean over them is not what it takes."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(2, 3)
+
+    def forward(self, x):
+        return self.last(x[:, None, None].expand(-1, 4, 5, -1)).mean((1, 2))
+
+
+def test_model_whose_features_are_not_what_its_last_linear_takes_is_refused(toy, schedule):
+    with pytest.raises(wildood.errors.InputError, match="does not make the model's logits"):
+        fit_frozen(Positions(), toy, schedule)
+
+
 def test_model_whose_last_linear_does_not_make_the_logits_is_refused(toy, schedule):
     class Scaled(MLP):
         def forward(self, x):

@@ -52,9 +52,8 @@ class WoodsAltObjective(Objective):
         with lent_generator(start.seed, "head"):
             score = HeadScore(start.features).to(classifier.device)
         super().__init__(classifier, score, method.duals())
-        tapped = (
-            classifier.tap is not None and classifier.tap.side == "input"
-        )  # then the head takes what the last layer takes
+        # The head takes what the last layer takes, if the tap is there.
+        tapped = classifier.tap is not None and classifier.tap.side == "input"
         matrix = None if start.moments is None or not tapped or method.published else start.moments.matrix()
         if matrix is not None:
             self.whitening = Whitening(score.head.layers[0].get_parameter("weight"), matrix)

@@ -60,7 +60,7 @@ class Moments:
         return whitener(self.total / self.count, self.count).to(self.layer.weight.device, torch.float32)
 
     def whitening(self) -> Whitening | None:
-        """Of the layer itself; None also where its weight is not trained, or not its own."""
+        """Of the layer itself; None also where its weight is not trained."""
         matrix, weight = self.matrix(), self.layer.weight
         return None if matrix is None or not weight.requires_grad else Whitening(weight, matrix)
 
