@@ -166,6 +166,9 @@ def test_a_frozen_backbone_stays_as_it_was_and_is_passed_back(fitted, place):
     first, second = (json.loads((place / name / "detector.json").read_text()) for name in ("frozen", "frozen2"))
     assert first["record"]["frozen"] is second["record"]["frozen"] is True
     assert first["weights"] == second["weights"]
+    assert "trained    the last layer" in wildood_says(place, "show", "frozen").stdout.decode()
+    assert wildood_says(place, "fit", "--config", "frozen/settings.toml", "--no-frozen", "--out", "whole").returncode == 0
+    assert "frozen" not in json.loads((place / "whole" / "detector.json").read_text())["record"]
 
 
 def test_the_settings_that_pretrain_wrote_can_be_passed_back(place):
@@ -286,7 +289,11 @@ def test_auto_and_a_length_of_the_config_give_way_to_what_is_said(place):
     common = 'labelled = "labelled.npz"\nwild = "wild.npz"\nholdout = "holdout.npz"\nmodel = "own:build"\nbatch = 16\n'
     (place / "fixed.toml").write_text(common + "steps = 3\n")
     (place / "auto.toml").write_text(common + "auto = true\nsteps = 3150\nrounds = 50\n")
-    words = {"by-itself": ["--config", "fixed.toml", "--auto"], "at-once": ["--config", "auto.toml", "--steps", "4"]}
+    words = {
+        "by-itself": ["--config", "fixed.toml", "--auto"],
+        "at-once": ["--config", "auto.toml", "--steps", "4"],
+        "as-ever": ["--config", "auto.toml", "--no-auto"],
+    }
     found = {}
     for name, each in words.items():
         done = wildood_says(place, "fit", *each, "--out", name)
@@ -295,6 +302,7 @@ def test_auto_and_a_length_of_the_config_give_way_to_what_is_said(place):
     assert {name: (each["steps"], each["rounds"]) for name, each in found.items()} == {
         "by-itself": (3150, 50),
         "at-once": (4, None),
+        "as-ever": (100, None),
     }
 
 
@@ -371,13 +379,15 @@ MISTAKES = {
     "no command": (["ft"], "no command 'ft': did you mean 'fit'?"),
     "nothing required": (["fit"], "fit needs --labelled and --wild and --model and --out"),
     "no such option": (["fit", "--stepz", "3"], "unrecognized options: --stepz, 3: did you mean --steps?"),
-    "not a number": (["fit", "--steps", "x"], "--steps cannot be ['x']. See wildood fit --help"),
-    "not numbers": (["fit", "--mean", "0.5", "x"], "--mean cannot be ['0.5', 'x']"),
-    "no such choice": (["fit", "--method", "wods"], "Expected one of ('woods', 'woods-alt', 'oe'"),
+    "not a number": (["fit", "--steps", "x"], "--steps cannot be 'x'. See wildood fit --help"),
+    "not a whole number": (["fit", "--seed", "x"], "wildood: fit: --seed cannot be 'x'. See"),
+    "not one of few": (["fit", "--decay", "x"], "--decay cannot be 'x': it is one of ('milestones', 'cosine'). See"),
+    "not numbers": (["fit", "--mean", "0.5", "x"], "--mean cannot be '0.5', 'x'"),
+    "no such choice": (["fit", "--method", "wods"], "it is one of ('woods', 'woods-alt', 'oe'"),
     "nothing to score": (["score", "d"], "missing: EXAMPLES"),
     "one word too many": (["show", "d", "e"], "unrecognized options: e"),
-    "toml: no such method": (["fit", "--config", "method.toml"], "Expected one of ('woods', 'woods-alt', 'oe'"),
-    "toml: no number": (["fit", "--config", "steps.toml"], "--steps cannot be ['many']"),
+    "toml: no such method": (["fit", "--config", "method.toml"], "it is one of ('woods', 'woods-alt', 'oe'"),
+    "toml: no number": (["fit", "--config", "steps.toml"], "--steps cannot be 'many'"),
     "toml: no such name": (["fit", "--config", "name.toml"], "no option is named 'stepz'"),
     "toml: not text": (["fit", "--config", "bytes.toml"], "bytes.toml is not TOML"),
     "of another method": ([*OURS, "--method", "oe", "--gamma", "2", "--out", "x"], "--gamma is not a setting of oe"),

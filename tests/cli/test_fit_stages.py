@@ -27,7 +27,9 @@ def test_csi_is_fitted_shown_and_loaded(tmp_path, monkeypatch, capsys):
     assert main(["show", "d"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "method Csi: temperature 0.07" in shown
-    assert f"kept epoch 2 of 2 of stage 2, accuracy {100 * content['history'][4]['accuracy']:.1f} %" in shown
+    last = content["history"][4]
+    accuracy = f"accuracy {100 * last['accuracy']:.1f} %"
+    assert f"kept epoch 2 of 2 of stage 2, step {last['step']} of {last['step']}, {accuracy}" in shown
 
 
 def test_settings_of_csi_are_refused_for_other_methods(capsys):

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import wildood
+from wildood.data.given import labelled_source
 from wildood.data.sources import ArraySource
 from wildood.detect import frozen
 from wildood.detect.detector import Example
@@ -16,6 +17,7 @@ from wildood.detect.preparation import Data
 from wildood.models.outputs import Classifier, tap_features
 from wildood.models.small import MLP
 from wildood.models.whitening import whitener
+from wildood.train.monitor import start_of
 
 
 def fit_frozen(model, toy, schedule, **settings):
@@ -56,7 +58,8 @@ def test_detector_is_that_of_a_linear_model_trained_on_white_features(toy, train
         return classifier.features(torch.tensor(x)).detach().double().numpy()
 
     known = features(toy.labelled[0])
-    root = whitener(torch.tensor(known.T @ known / len(known)), len(known)).numpy()
+    start = start_of(classifier, labelled_source(toy.labelled, "labelled"), seed=0)
+    root = whitener(torch.tensor(known.T @ known / len(known)), len(known), 2 * float(start.logsumexp.var())).numpy()
 
     def white(x):
         return (features(x) @ root).astype(np.float32)

@@ -7,7 +7,7 @@ from torch.nn.utils import parametrizations
 
 from wildood.models.outputs import Classifier
 from wildood.models.small import MLP
-from wildood.models.whitening import ALL, EACH, EXAMPLES, LEAST, WIDEST, moments_of, whitener
+from wildood.models.whitening import EACH, EXAMPLES, FULL, LEAST, WIDEST, moments_of, whitener
 
 SOME = torch.linspace(-1, 1, 8).view(4, 2)
 
@@ -134,7 +134,7 @@ def test_each_direction_is_divided_by_its_mean_square():
 
 
 def test_many_features_move_less_each():
-    assert stretches(*[2.0] * 256) == pytest.approx([ALL / 256 / 2] * 256)
+    assert stretches(*[2.0] * 256) == pytest.approx([EACH * FULL / 256 / 2] * 256)
 
 
 def test_features_that_are_never_there_change_nothing():

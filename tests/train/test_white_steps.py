@@ -52,11 +52,25 @@ def steps(schedule: wildood.Schedule, *, white: bool) -> tuple[dict[str, torch.T
     before = {name: value.detach().clone() for name, value in objective.named_parameters()}
     Training(objective, LABELLED, WILD, schedule, seed=0, keep="last").train()
     moved = {name: (value.detach() - before[name]) / schedule.lr for name, value in objective.named_parameters()}
-    return moved, start.moments.matrix()
+    return moved, start.whitening().matrix
+
+
+def test_pace_of_the_last_layer_is_that_of_its_logits():
+    """Where they are 3 times as large, what is to be learned is, too."""
+    classifier = network()
+    small = start_of(classifier, LABELLED, 0).whitening().matrix
+    with torch.no_grad():
+        for parameter in classifier.model.head.parameters():
+            parameter.mul_(3)
+    start = start_of(classifier, LABELLED, 0)
+    spread = (start.logsumexp.var() / (start_of(network(), LABELLED, 0).logsumexp.var())).sqrt()
+    assert spread > 2
+    torch.testing.assert_close(start.whitening().matrix, spread * small)
 
 
 def test_step_of_the_last_layer_is_in_white_coordinates_and_all_others_are_as_they_were():
-    (found, matrix), (plain, _) = steps(PLAIN, white=True), steps(PLAIN, white=False)
+    far = replace(PLAIN, lr=100.0)  # one step, so far that little of it is lost to rounding
+    (found, matrix), (plain, _) = steps(far, white=True), steps(far, white=False)
     moved = found.pop(LAST)
     assert not torch.allclose(moved, plain[LAST], rtol=1.0)
     back = torch.linalg.solve((matrix @ matrix).double(), moved.double(), left=False).float()

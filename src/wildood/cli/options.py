@@ -22,8 +22,8 @@ def named(metavar: str, hint: str = "", help: str | None = None) -> Any:  # noqa
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=hint, help=help)
 
 
-def parse(options: type[Options], command: str, words: Sequence[str]) -> Options:
-    """The options of a command.
+def parse(options: type[Options], command: str, words: Sequence[str], *, negated: bool = False) -> Options:
+    """The options of a command; `negated`, for each flag one that takes it back: --no-quiet.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -38,9 +38,10 @@ def parse(options: type[Options], command: str, words: Sequence[str]) -> Options
     said, shown = io.StringIO(), io.StringIO()
     # tyro writes in colour to a terminal, and has not heard of NO_COLOR.
     output = shown if os.environ.get("NO_COLOR") else sys.stdout
+    flags = () if negated else (tyro.conf.FlagCreatePairsOff,)
     try:
         with redirect_stderr(said), redirect_stdout(output):
-            found: Options = tyro.cli(options, prog=f"wildood {command}", args=words, config=(tyro.conf.FlagCreatePairsOff,))
+            found: Options = tyro.cli(options, prog=f"wildood {command}", args=words, config=flags)
             return found
     except SystemExit as ended:
         sys.stdout.write(shown.getvalue())
@@ -63,7 +64,10 @@ def _one_line(boxed: str) -> str:
     text = text.split(". Got errors")[0].removesuffix("(required)").strip(" .")
     if text.startswith("Missing from"):
         text = f"missing: {', '.join(line for line in paragraphs[1] if re.fullmatch('[A-Z:]+', line))}"
-    text = re.sub(r"[Ee]rror parsing (\S+): [Nn]o type matching .+? could be instantiated from", r"\1 cannot be", text)
+    of_no_type = r"no type matching .+? could be instantiated from \[(.+)\]|invalid literal .+: (.+)"
+    text = re.sub(f"(?i)error parsing (\\S+): (?:{of_no_type})", r"\1 cannot be \2\3", text)
+    text = re.sub(r"[Ii]nvalid choice (\S+) for argument '(\S+)'\. Expected", r"\2 cannot be \1: it is", text)
+    text = text.replace(", 'None'", "")  # what stands for an option that is not given
     # tyro's first suggestion need not be the nearest: of --od, it is --model.
     options = [line.split()[0] for paragraph in paragraphs[2:] for line in paragraph if line.startswith("--")]
     typed = re.search(r"--[\w-]+", text)

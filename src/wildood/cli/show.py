@@ -65,9 +65,10 @@ def _making(record: dict[str, Any], history: list[dict[str, float]]) -> dict[str
     kept = history[record["kept_epoch"]]  # a row of all stages; the last one's are the last
     stage = f" of stage {kept['stage']}" if "stage" in kept else ""
     what = "epoch" if record["schedule"].get("rounds") is None else "round"
-    epoch = f"{what} {kept['epoch']} of {history[-1]['epoch']}{stage}"
+    epoch = f"{what} {kept['epoch']} of {history[-1]['epoch']}{stage}, step {kept['step']} of {history[-1]['step']}"
     return {
         "method": f"{record['method']['name']}: {settings_text(record['method'])}",
+        **({"trained": "the last layer and what the method adds (frozen)"} if record.get("frozen") else {}),
         "schedule": settings_text(record["schedule"]),
         "kept": f"{epoch}, accuracy {100 * kept['accuracy']:.1f} % on data set aside",
         "seed": str(record["seed"]),

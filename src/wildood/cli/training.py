@@ -159,18 +159,18 @@ def parse_with_config(cls: Any, command: str, words: Sequence[str], bound: Seque
 
     The file's settings of a method (`bound`) belong to its method: they are left out where the words name another.
     """
-    options = parse(cls, command, words)
+    options = parse(cls, command, words, negated=True)
     if options.config is None:
         return options
     content = _read_toml(options.config, {option.name for option in fields(cls)} - {"config"}, command)
-    spoken = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in words if word.startswith("--")}
+    spoken = {word.partition("=")[0][2:].replace("-", "_").removeprefix("no_") for word in words if word.startswith("--")}
     other = "method" in spoken and options.method != content.get("method", "woods")
     if other or "as_published" in spoken:
         spoken |= {setting.name for kind in bound for setting in fields(kind)}
     if spoken & {"steps", "epochs", "auto"}:  # how long is one question
         spoken |= {"steps", "epochs", "auto", "rounds"}
     kept = {name: value for name, value in content.items() if name not in spoken}
-    return parse(cls, command, [*_as_words(kept, cls), *words])
+    return parse(cls, command, [*_as_words(kept, cls), *words], negated=True)
 
 
 def _read_toml(path: Path, known: set[str], command: str) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def fit(
             check_trainable(classifier)
         check_augmentation(schedule, data.example.shape)
         for part in (data.selection, data.threshold):
-            check_labels(all_labels(part), "holdout", classes)
+            check_labels(all_labels(part), "labelled" if holdout is None else "holdout", classes)
         how = {**_how(method, labelled, frozen=frozen), "alpha": alpha, "seed": seed, "keep": keep}
         record = run_record(classifier, schedule, data.fingerprints, **how)
         check_same({**record, "confidence": confidence, "by_class": by_class, "run_dir given": run_dir is not None})

@@ -55,8 +55,12 @@ class Start(NamedTuple):
     moments: Moments | None = None
 
     def whitening(self) -> Whitening | None:
-        """How its last layer is trained in white coordinates; None if it cannot be."""
-        return None if self.moments is None else self.moments.whitening()
+        """How its last layer is trained in white coordinates; None if it cannot be.
+
+        Their scale is that of S: where logits are c times as large, so is what is to be learned, and the gradient, by a slope
+        of -1/std(S), is a c-th of what it was.
+        """
+        return None if self.moments is None else self.moments.whitening(2 * max(float(self.logsumexp.double().var()), 1e-6))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from wildood.models.features import last_linear
 from wildood.models.outputs import Classifier, evaluating
 
-EACH, ALL = 32.0, 2048.0  # at most, the mean squares of each white feature and of all: what suits the default learning rate
+EACH = 32.0  # the mean square of a white feature, for outputs from -1 to 1: what suits the default learning rate
+FULL = 64  # directions of features that are learned at full pace; of more of them, each at less
 LEAST = 1e-3  # of the greatest mean square, added to all of them at least, so that no direction is blown up
 EXAMPLES = 50  # for each direction that is made white
 WIDEST = 2048  # more features take long to make white
@@ -53,15 +54,15 @@ class Moments:
                 self.total += (features.T @ features).cpu()
             self.count += len(features)
 
-    def matrix(self) -> Tensor | None:
+    def matrix(self, each: float = EACH) -> Tensor | None:
         """M; None where there was more than one vector for each example, or none, or one that is not finite."""
         if not self.flat or not self.count or not bool(self.total.isfinite().all()):
             return None
-        return whitener(self.total / self.count, self.count).to(self.layer.weight.device, torch.float32)
+        return whitener(self.total / self.count, self.count, each).to(self.layer.weight.device, torch.float32)
 
-    def whitening(self) -> Whitening | None:
+    def whitening(self, each: float = EACH) -> Whitening | None:
         """Of the layer itself; None also where its weight is not trained."""
-        matrix, weight = self.matrix(), self.layer.weight
+        matrix, weight = self.matrix(each), self.layer.weight
         return None if matrix is None or not weight.requires_grad else Whitening(weight, matrix)
 
 
@@ -98,8 +99,10 @@ def _layer(classifier: Classifier, some: Tensor) -> nn.Linear | None:
     return layer if len(uses) == 1 else None
 
 
-def whitener(second_moment: Tensor, count: int) -> Tensor:
+def whitener(second_moment: Tensor, count: int, each: float = EACH) -> Tensor:
     """M = s (E φφᵀ + δ)^(-1/2), from E φφᵀ over so many examples; about 0, since a layer multiplies features as they are.
+
+    s² is `each`, the mean square of a white feature; less where there are more than `FULL` directions.
 
     δ leaves as many directions as the data can bear: Σ_i v_i / (v_i + δ), v_i the mean square of a direction, is at most one
     for each `EXAMPLES` of the examples. Learned at one pace, more of them would be learned by heart.
@@ -113,8 +116,8 @@ def whitener(second_moment: Tensor, count: int) -> Tensor:
     ridge = float(LEAST * values[-1]) or 1.0  # 1: no example has any feature
     while _directions(values, ridge) > max(1.0, count / EXAMPLES):
         ridge *= 1.1
-    scale = min(EACH, ALL / max(1.0, _directions(values, ridge)))
-    matrix: Tensor = vectors * (scale / (values + ridge)).sqrt() @ vectors.T
+    square = each * min(1.0, FULL / max(1.0, _directions(values, ridge)))
+    matrix: Tensor = vectors * (square / (values + ridge)).sqrt() @ vectors.T
     return matrix
 
 
