@@ -36,9 +36,10 @@ from wildood.detect.network import copy_classifier
 from wildood.evaluate.metrics import accuracy, fpr_at_tpr
 from wildood.experiments.cifar10 import PI, SPEC, cifar10, resnet20
 from wildood.experiments.parts import Parts
-from wildood.methods.objective import Duals, Objective, Start
+from wildood.methods.objective import PACE, Duals, Objective, Start
 from wildood.methods.woods import SigmoidLevel, WoodsObjective
 from wildood.models.outputs import Classifier, Outputs, each_output
+from wildood.models.whitening import Whitening
 from wildood.train.loop import Training
 from wildood.train.monitor import full_constraints, start_of
 
@@ -76,6 +77,21 @@ class NotWhite(wildood.Woods):
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """Without white coordinates."""
         return super().objective(classifier, start._replace(moments=None))
+
+
+@dataclass(frozen=True)
+class Paced(wildood.Woods):
+    """For the ablation: the last layer at another pace than its own."""
+
+    times: float = 1.0
+
+    def objective(self, classifier: Classifier, start: Start) -> Objective:
+        """In white coordinates of another scale."""
+        objective = super().objective(classifier, start)
+        assert objective.whitening is not None  # noqa: S101 - a ResNet-20 has one
+        weight, matrix = objective.whitening
+        objective.whitening = Whitening(weight, math.sqrt(self.times) * matrix)
+        return objective
 
 
 @dataclass(frozen=True)
@@ -264,6 +280,9 @@ def main() -> None:
         "Algorithm1": (Algorithm1(), one_run),
         # The ablation: one thing otherwise, and all as it was before.
         "not-white": (NotWhite(), ends()),
+        "pace-1": (Paced(times=1 / PACE), ends()),
+        "pace-2": (Paced(times=2 / PACE), ends()),
+        "pace-8": (Paced(times=8 / PACE), ends()),
         "lambda2-0.3": (Classifying(weight=0.3), ends()),
         "lambda2-0": (Classifying(), ends()),
         "lr-0.06": (wildood.Woods(), ends(lr=0.06)),

@@ -14,6 +14,7 @@ from wildood.data.sources import ArraySource
 from wildood.detect import frozen
 from wildood.detect.detector import Example
 from wildood.detect.preparation import Data
+from wildood.methods.objective import PACE
 from wildood.models.outputs import Classifier, tap_features
 from wildood.models.small import MLP
 from wildood.models.whitening import whitener
@@ -59,7 +60,7 @@ def test_detector_is_that_of_a_linear_model_trained_on_white_features(toy, train
 
     known = features(toy.labelled[0])
     start = start_of(classifier, labelled_source(toy.labelled, "labelled"), seed=0)
-    root = whitener(torch.tensor(known.T @ known / len(known)), len(known), 2 * float(start.logsumexp.var())).numpy()
+    root = whitener(torch.tensor(known.T @ known / len(known)), len(known), PACE * float(start.logsumexp.var())).numpy()
 
     def white(x):
         return (features(x) @ root).astype(np.float32)

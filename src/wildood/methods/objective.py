@@ -29,6 +29,9 @@ class Terms(NamedTuple):
     constraints: dict[str, Tensor]
 
 
+PACE = 4.0  # of the last layer: the mean square of a white feature over the variance of S; suits the default learning rate
+
+
 class Start(NamedTuple):
     """What the starting classifier says of the labelled data that is trained on, in evaluation mode.
 
@@ -57,10 +60,13 @@ class Start(NamedTuple):
     def whitening(self) -> Whitening | None:
         """How its last layer is trained in white coordinates; None if it cannot be.
 
-        Their scale is that of S: where logits are c times as large, so is what is to be learned, and the gradient, by a slope
-        of -1/std(S), is a c-th of what it was.
+        Their scale is that of S: where logits are c times as large, so is what is to be learned, and the gradient (the slope
+        starts at -1/std(S)) is a c-th of what it was.
         """
-        return None if self.moments is None else self.moments.whitening(2 * max(float(self.logsumexp.double().var()), 1e-6))
+        if self.moments is None:
+            return None
+        variance = max(float(self.logsumexp.double().var()), 1e-6)  # it may be 0, as of outputs that are log-softmax
+        return self.moments.whitening(PACE * variance)
 
 
 @dataclass(frozen=True)
