@@ -30,7 +30,7 @@ from wildood.models.outputs import Classifier, each_output
 from wildood.models.small import SmallCNN
 from wildood.train.lagrangian import AugmentedLagrangian
 from wildood.train.monitor import start_of
-from wildood.train.optimiser import optimiser_of
+from wildood.train.optimiser import clip_gradient, optimiser_of
 
 IMAGE = (16, 16, 3)
 LABELLED, HOLDOUT, STEPS, BATCH = 10_000, 2_000, 100, 256
@@ -77,7 +77,8 @@ def measured(classifier: Classifier, examples: ArraySource) -> Costs:
     count = len(examples)
     forward = seconds_of(lambda: each_output(classifier, examples, lambda outputs: outputs.logits)) / count
     objective = wildood.Woods().objective(classifier, start_of(classifier, examples, 0)).train()
-    lagrangian, optimiser = AugmentedLagrangian(objective.duals), optimiser_of(objective, wildood.Schedule())
+    lagrangian, schedule = AugmentedLagrangian(objective.duals), wildood.Schedule()
+    optimiser = optimiser_of(objective, schedule)
     raw, labels = examples.gather(torch.arange(BATCH))
     assert labels is not None  # noqa: S101 - labelled
 
@@ -86,6 +87,7 @@ def measured(classifier: Classifier, examples: ArraySource) -> Costs:
             loss = lagrangian(objective(Batch(raw, labels, raw)))
             optimiser.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
+            clip_gradient(objective, schedule.clip)
             optimiser.step()
 
     return Costs(

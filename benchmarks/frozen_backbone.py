@@ -24,7 +24,7 @@ METHODS: dict[str, Method] = {"WOODS": wildood.Woods(), "WOODS-alt": wildood.Woo
 
 
 def beside(root: Path, ood: str, part: str, seeds: list[int], methods: list[str], how: list[str]) -> None:
-    """FPR95 and accuracy of each method, frozen and whole, with the seconds of each fit as a ratio to the whole one's."""
+    """FPR95 and accuracy of each method, frozen and whole, and the seconds of each fit."""
     print(f"{ood}, {part} part, seeds {seeds}: FPR95 %, accuracy %, seconds; mean ± standard error", flush=True)
     for name in methods:
         for frozen in (each == "last" for each in how):

@@ -293,6 +293,7 @@ def test_auto_and_a_length_of_the_config_give_way_to_what_is_said(place):
         "by-itself": ["--config", "fixed.toml", "--auto"],
         "at-once": ["--config", "auto.toml", "--steps", "4"],
         "as-ever": ["--config", "auto.toml", "--no-auto"],
+        "as-it-was": ["--config", "fixed.toml", "--no-auto", "--no-as-published"],
     }
     found = {}
     for name, each in words.items():
@@ -303,6 +304,7 @@ def test_auto_and_a_length_of_the_config_give_way_to_what_is_said(place):
         "by-itself": (3150, 50),
         "at-once": (4, None),
         "as-ever": (100, None),
+        "as-it-was": (3, None),
     }
 
 
@@ -379,6 +381,8 @@ MISTAKES = {
     "no command": (["ft"], "no command 'ft': did you mean 'fit'?"),
     "nothing required": (["fit"], "fit needs --labelled and --wild and --model and --out"),
     "no such option": (["fit", "--stepz", "3"], "unrecognized options: --stepz, 3: did you mean --steps?"),
+    "no such flag": (["fit", "--froze"], "unrecognized options: --froze: did you mean --frozen?"),
+    "no such flag to take back": (["fit", "--no-froze"], "unrecognized options: --no-froze: did you mean --no-frozen?"),
     "not a number": (["fit", "--steps", "x"], "--steps cannot be 'x'. See wildood fit --help"),
     "not a whole number": (["fit", "--seed", "x"], "wildood: fit: --seed cannot be 'x'. See"),
     "not one of few": (["fit", "--decay", "x"], "--decay cannot be 'x': it is one of ('milestones', 'cosine'). See"),

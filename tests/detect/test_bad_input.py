@@ -158,7 +158,7 @@ def test_bad_label_is_found_wherever_it_is_without_a_holdout(call, toy, value, p
     x, y = toy.labelled
     y = y.copy()
     y[place] = value
-    refuses(call, f"a label is {value}", labelled=(x, y), holdout=None)
+    refuses(call, f"labelled: a label is {value}", labelled=(x, y), holdout=None)
 
 
 @pytest.mark.parametrize("place", [0, 30, 60, 119])

@@ -11,6 +11,7 @@ from torch import nn
 import wildood
 from wildood.data.given import labelled_source
 from wildood.data.sources import ArraySource
+from wildood.data.wild import as_wild
 from wildood.detect import frozen
 from wildood.detect.detector import Example
 from wildood.detect.preparation import Data
@@ -152,10 +153,31 @@ def test_mixture_stays_a_mixture(toy, trained):
     classifier = Classifier(model, tap=tap_features(model, torch.tensor(toy.wild[:2]), None))
     example = Example.of(ArraySource(toy.wild))
     known = ArraySource(*toy.labelled)
-    _, seen = frozen.freeze(classifier, Data(known, mixture, None, known, known, example, {}, {}))
+    _, seen = frozen.freeze(classifier, Data(known, mixture, None, known, known, example, {}, {}), wildood.Schedule(), 0)
     assert isinstance(seen.wild, wildood.WildMixture)
     assert (seen.wild.pi, [len(pool) for pool in seen.wild.pools]) == (0.3, [90, 10])
     np.testing.assert_array_equal(seen.labelled.labels, toy.labelled[1])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "features"),
+    [
+        (wildood.Schedule(steps=5, batch=64), 320),
+        (wildood.Schedule(steps=2, batch=16), 160),
+        (wildood.Schedule(steps=100), 1000),
+    ],
+    ids=["what steps read", "as many as labelled", "all"],
+)
+def test_features_of_long_wild_data_are_those_that_steps_can_read(toy, trained, schedule, features):
+    model = trained()
+    classifier = Classifier(model, tap=tap_features(model, torch.tensor(toy.wild[:2]), None))
+    known, wild = ArraySource(*toy.labelled), np.arange(2000, dtype=np.float32).reshape(1000, 2)
+    data = Data(known, as_wild(wild), None, known, known, Example.of(known), {}, {})
+    assert len(known) == 160
+    _, seen = frozen.freeze(classifier, data, schedule, 0)
+    _, other = frozen.freeze(classifier, data, schedule, 1)
+    assert len(seen.wild.source) == len(np.unique(seen.wild.source.examples, axis=0)) == features
+    assert np.array_equal(seen.wild.source.examples, other.wild.source.examples) == (features == len(wild))
 
 
 def test_method_that_trains_the_backbone_is_refused(toy, trained):

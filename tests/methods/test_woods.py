@@ -77,7 +77,7 @@ def test_slope_is_negative_for_a_hundred_seeds_and_after_any_step():
 
 def test_the_bend_starts_at_the_five_percent_quantile():
     sums = start().logsumexp
-    level = SigmoidLevel.from_energies(sums)
+    level = SigmoidLevel.from_start(start())
     assert level.w.item() == pytest.approx(-1 / sums.std().item(), rel=1e-5)
     assert level.bias.item() / -level.w.item() == pytest.approx(sums.sort().values[49].item(), rel=1e-5)
 
@@ -85,7 +85,7 @@ def test_the_bend_starts_at_the_five_percent_quantile():
 @pytest.mark.parametrize("spread", [0.0, 1e-6, 1e6])
 def test_start_is_finite_for_degenerate_energies(spread):
     sums = torch.full((100,), 5.0) + spread * torch.linspace(-1, 1, 100)
-    level = SigmoidLevel.from_energies(sums)
+    level = SigmoidLevel.from_start(start()._replace(logsumexp=sums))
     assert math.isfinite(level.w.item())
     assert level.w.item() < 0
     assert math.isfinite(level.bias.item())

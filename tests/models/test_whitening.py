@@ -48,6 +48,31 @@ class OneByOne(ByName):
         return torch.stack([self.last(each) for each in x])
 
 
+class Views(ByName):
+    """A last layer that takes three views of each example."""
+
+    def forward(self, x):
+        return self.last(x.repeat_interleave(3, 0)).view(-1, 3, 3).mean(1)
+
+
+class Larger(ByName):
+    """A last layer whose outputs are not the logits yet."""
+
+    def forward(self, x):
+        return 3 * self.last(x)
+
+
+class Gate(nn.Module):
+    """A last layer that is not the head, though it has as many outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.head = nn.Linear(2, 3), nn.Conv1d(2, 3, 1)
+
+    def forward(self, x):
+        return self.head(x[:, :, None])[:, :, 0] * self.gate(x).sigmoid()
+
+
 class Squeezing(ByName):
     """A model that fails on a batch of one."""
 
@@ -65,8 +90,22 @@ class Squeezing(ByName):
         Classifier(nn.Sequential(nn.Linear(2, WIDEST + 1), nn.Linear(WIDEST + 1, 3))),
         Classifier(Positions()),
         Classifier(OneByOne()),
+        Classifier(Views()),
+        Classifier(Larger()),
+        Classifier(Gate()),
     ],
-    ids=["no linear layer", "not trained", "parametrised", "tied", "wide", "positions", "one by one"],
+    ids=[
+        "no linear layer",
+        "not trained",
+        "parametrised",
+        "tied",
+        "wide",
+        "positions",
+        "one by one",
+        "views",
+        "larger",
+        "gate",
+    ],
 )
 def test_a_layer_that_cannot_be_made_white_is_left_alone(classifier):
     some = SOME[:, :, None] if isinstance(next(classifier.model.children()), nn.Conv1d) else SOME

@@ -58,14 +58,23 @@ def steps(schedule: wildood.Schedule, *, white: bool) -> tuple[dict[str, torch.T
 def test_pace_of_the_last_layer_is_that_of_its_logits():
     """Where they are 3 times as large, what is to be learned is, too."""
     classifier = network()
-    small = start_of(classifier, LABELLED, 0).whitening().matrix
+    before = start_of(classifier, LABELLED, 0)
+    small = before.whitening().matrix
     with torch.no_grad():
         for parameter in classifier.model.head.parameters():
             parameter.mul_(3)
     start = start_of(classifier, LABELLED, 0)
-    spread = (start.logsumexp.var() / (start_of(network(), LABELLED, 0).logsumexp.var())).sqrt()
-    assert spread > 2
-    torch.testing.assert_close(start.whitening().matrix, spread * small)
+    larger = float(start.logsumexp.std() / before.logsumexp.std())
+    assert larger > 2
+    torch.testing.assert_close(start.whitening().matrix, larger * small)
+
+
+def test_logits_that_are_all_the_same_have_a_pace():
+    classifier = network()
+    torch.nn.init.zeros_(classifier.model.head.weight)
+    start = start_of(classifier, LABELLED, 0)
+    assert float(start.logsumexp.std()) == 0
+    assert start.whitening().matrix.isfinite().all()
 
 
 def test_step_of_the_last_layer_is_in_white_coordinates_and_all_others_are_as_they_were():

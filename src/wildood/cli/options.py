@@ -69,7 +69,8 @@ def _one_line(boxed: str) -> str:
     text = re.sub(r"[Ii]nvalid choice (\S+) for argument '(\S+)'\. Expected", r"\2 cannot be \1: it is", text)
     text = text.replace(", 'None'", "")  # what stands for an option that is not given
     # tyro's first suggestion need not be the nearest: of --od, it is --model.
-    options = [line.split()[0] for paragraph in paragraphs[2:] for line in paragraph if line.startswith("--")]
+    suggested = [line for paragraph in paragraphs[2:] for line in paragraph if line.startswith("--")]
+    options = [option for line in suggested for option in re.findall(r"--[\w-]+", line)]
     typed = re.search(r"--[\w-]+", text)
     near = get_close_matches(typed.group(), options, n=1, cutoff=0.0) if typed and typed.group() not in options else []
     return f"{text[:1].lower()}{text[1:]}" + (f": did you mean {near[0]}?" if near else ".")

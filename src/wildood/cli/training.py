@@ -163,7 +163,8 @@ def parse_with_config(cls: Any, command: str, words: Sequence[str], bound: Seque
     if options.config is None:
         return options
     content = _read_toml(options.config, {option.name for option in fields(cls)} - {"config"}, command)
-    spoken = {word.partition("=")[0][2:].replace("-", "_").removeprefix("no_") for word in words if word.startswith("--")}
+    spoken = {word.partition("=")[0][2:].replace("-", "_") for word in words if word.startswith("--")}
+    spoken |= {name for name, value in content.items() if value is True and f"no_{name}" in spoken}
     other = "method" in spoken and options.method != content.get("method", "woods")
     if other or "as_published" in spoken:
         spoken |= {setting.name for kind in bound for setting in fields(kind)}

@@ -50,9 +50,7 @@ def looked_at(source: Source) -> int:
 
 
 def _hashes(source: Source) -> Iterator[Hashes]:
-    which = torch.arange(len(source))
-    if len(source) > LOOKED_AT:
-        which = torch.linspace(0, len(source) - 1, LOOKED_AT, dtype=torch.float64).long()
+    which = torch.linspace(0, len(source) - 1, looked_at(source), dtype=torch.float64).long()  # all of them, if few enough
     together = max(1, _BYTES_TOGETHER // max(1, source.gather(which[:1])[0].nbytes))
     for some in torch.split(which, together):
         rows = source.gather(some)[0].cpu().flatten(1).contiguous().view(torch.uint8).numpy()

@@ -129,7 +129,7 @@ def fit(
         how = {**_how(method, labelled, frozen=frozen), "alpha": alpha, "seed": seed, "keep": keep}
         record = run_record(classifier, schedule, data.fingerprints, **how)
         check_same({**record, "confidence": confidence, "by_class": by_class, "run_dir given": run_dir is not None})
-        trained, seen = freeze(classifier, data) if frozen else (classifier, data)
+        trained, seen = freeze(classifier, data, schedule, seed) if frozen else (classifier, data)
         start = start_of(trained, seen.labelled, seed)
         if method.uses_wild:
             warn_of_accuracy(start.accuracy, "labelled")

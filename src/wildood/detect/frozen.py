@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from wildood.data.given import all_labels
 from wildood.data.sources import ArraySource, Source
 from wildood.data.wild import Wild, WildMixture, WildPool
-from wildood.detect.preparation import Data
+from wildood.detect.preparation import Data, at_most
 from wildood.errors import InputError
 from wildood.methods.objective import Method, stages_of
 from wildood.methods.schedule import Schedule
@@ -47,10 +47,12 @@ def head_of(classifier: Classifier, some: Tensor) -> Classifier:
     return Classifier(nn.Sequential(alone), tap=FeatureTap(LAYER, side="input"))
 
 
-def freeze(classifier: Classifier, data: Data) -> tuple[Classifier, Data]:
-    """The last layer, and what a fit trains on and chooses by as features, in memory."""
+def freeze(classifier: Classifier, data: Data, schedule: Schedule, seed: int) -> tuple[Classifier, Data]:
+    """The last layer, and as features in memory what a fit trains on (of wild data what steps can read) and chooses by."""
     head = head_of(classifier, data.labelled.gather(torch.arange(2))[0])
     pools = () if data.wild is None else data.wild.pools
+    _, steps = schedule.length(len(data.labelled), [len(pool) for pool in pools])
+    most = max(steps * schedule.batch, len(data.labelled))  # no fewer than labelled: an epoch may be as long as the shortest
 
     def labelled(source: Source) -> ArraySource:
         return ArraySource(features_of(classifier, source), all_labels(source))
@@ -60,7 +62,7 @@ def freeze(classifier: Classifier, data: Data) -> tuple[Classifier, Data]:
 
     seen = data._replace(
         labelled=labelled(data.labelled),
-        wild=_wild([unlabelled(pool) for pool in pools], data.wild),
+        wild=_wild([unlabelled(at_most(pool, most, seed)) for pool in pools], data.wild),
         wild_aside=None if data.wild_aside is None else unlabelled(data.wild_aside),
         selection=labelled(data.selection),
     )

@@ -47,7 +47,7 @@ class EnergyLogistic:
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """The loss on this classifier, with w and b started from its energies."""
-        return EnergyLogisticObjective(self, classifier, SigmoidLevel.from_energies(start.logsumexp), start.whitening())
+        return EnergyLogisticObjective(self, classifier, SigmoidLevel.from_start(start), start.whitening())
 
 
 class EnergyLogisticObjective(Objective):

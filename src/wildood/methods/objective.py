@@ -60,13 +60,15 @@ class Start(NamedTuple):
     def whitening(self) -> Whitening | None:
         """How its last layer is trained in white coordinates; None if it cannot be.
 
-        Their scale is that of S: where logits are c times as large, so is what is to be learned, and the gradient (the slope
-        starts at -1/std(S)) is a c-th of what it was.
+        For losses of wS + b with w from -1/std(S): where logits are c times as large, so is what is to be learned, and the
+        gradient is a c-th of what it was. So the scale of these coordinates is that of S.
         """
-        if self.moments is None:
-            return None
-        variance = max(float(self.logsumexp.double().var()), 1e-6)  # it may be 0, as of outputs that are log-softmax
-        return self.moments.whitening(PACE * variance)
+        return None if self.moments is None else self.moments.whitening(PACE * self.spread**2)
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation of S; not 0, where all logits are the same."""
+        return max(float(self.logsumexp.double().std()), 1e-3)
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ class Woods:
             w, b = (torch.rand(2, generator=generator(start.seed, "w, b")) * 2 - 1).tolist()
             level = SigmoidLevel(w, b, signed=True)
         else:
-            level = SigmoidLevel.from_energies(start.logsumexp)
+            level = SigmoidLevel.from_start(start)
         whitening = None if self.published else start.whitening()
         return WoodsObjective(self, classifier, level, self.tau_from(start), whitening)
 
@@ -132,14 +132,14 @@ class SigmoidLevel(nn.Module):
         self.bias = nn.Parameter(torch.tensor(b))
 
     @classmethod
-    def from_energies(cls, logsumexp: Tensor) -> Self:
+    def from_start(cls, start: Start) -> Self:
         """Start at w = -1/std(S), b = -w q05(S): the bend of the sigmoid at the 5 % quantile of the starting classifier's S.
 
         A confident network has a large S; at w = -1, b = 0 every sigmoid would be saturated and nothing would be learned.
         """
-        spread = max(float(logsumexp.double().std()), 1e-3)
-        bend = float(logsumexp.double().kthvalue(max(1, math.ceil(0.05 * len(logsumexp)))).values)
-        return cls(w=-1 / spread, b=bend / spread)
+        sums = start.logsumexp.double()
+        bend = float(sums.kthvalue(max(1, math.ceil(0.05 * len(sums)))).values)
+        return cls(w=-1 / start.spread, b=bend / start.spread)
 
     @property
     def w(self) -> Tensor:

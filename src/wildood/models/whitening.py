@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from wildood.models.features import last_linear
-from wildood.models.outputs import Classifier, evaluating
+from wildood.models.features import FeatureTap, last_linear
+from wildood.models.outputs import Classifier, evaluating, logits_of
 
 EACH = 32.0  # the mean square of a white feature, for outputs from -1 to 1: what suits the default learning rate
 FULL = 64  # directions of features that are learned at full pace; of more of them, each at less
@@ -41,22 +41,19 @@ class Moments:
     def __init__(self, layer: nn.Linear) -> None:
         self.layer = layer
         self.count = 0
-        self.flat = True
         self.total = torch.zeros((layer.in_features,) * 2, dtype=torch.float64)
 
     def see(self, _layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         """A hook before the layer's forward pass."""
         features: Tensor = inputs[0] if inputs else named["input"]
-        self.flat = self.flat and features.ndim == 2
-        if self.flat:
-            with torch.autocast(features.device.type, enabled=False):
-                features = features.detach().float()
-                self.total += (features.T @ features).cpu()
-            self.count += len(features)
+        with torch.autocast(features.device.type, enabled=False):
+            features = features.detach().float()
+            self.total += (features.T @ features).cpu()
+        self.count += len(features)
 
     def matrix(self, each: float = EACH) -> Tensor | None:
-        """M; None where there was more than one vector for each example, or none, or one that is not finite."""
-        if not self.flat or not self.count or not bool(self.total.isfinite().all()):
+        """M; None where there was no vector, or one that is not finite."""
+        if not self.count or not bool(self.total.isfinite().all()):
             return None
         return whitener(self.total / self.count, self.count, each).to(self.layer.weight.device, torch.float32)
 
@@ -68,7 +65,7 @@ class Moments:
 
 @contextmanager
 def moments_of(classifier: Classifier, some: Tensor) -> Iterator[Moments | None]:
-    """Those of the last linear layer over the forward passes made inside the block; it is found with some examples.
+    """Those of the layer that makes the logits over the forward passes made inside the block; found with some examples.
 
     >>> classifier = Classifier(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 4)))
     >>> with moments_of(classifier, torch.zeros(2, 2)) as moments:
@@ -89,13 +86,21 @@ def moments_of(classifier: Classifier, some: Tensor) -> Iterator[Moments | None]
 
 
 def _layer(classifier: Classifier, some: Tensor) -> nn.Linear | None:
-    """The last linear layer, if it has a weight of its own and not too many features."""
+    """The last linear layer, if it makes the logits, has a weight of its own and takes not too many features."""
+    model = classifier.model
     with evaluating(classifier):
-        name = last_linear(classifier.model, classifier.prepare(some))
-    layer = None if name is None else classifier.model.get_submodule(name)
+        batch = classifier.prepare(some)
+        name = last_linear(model, batch)
+        if name is None:
+            return None
+        with FeatureTap(name, side="output").catch(model) as caught:
+            logits = logits_of(model(batch))
+    layer, made = model.get_submodule(name), caught.seen[-1]
     if not isinstance(layer, nn.Linear) or layer.in_features > WIDEST:
         return None
-    uses = [each for _, each in classifier.model.named_parameters(remove_duplicate=False) if each is layer.weight]
+    if made.shape != logits.shape or not torch.allclose(made.float(), logits):
+        return None
+    uses = [each for _, each in model.named_parameters(remove_duplicate=False) if each is layer.weight]
     return layer if len(uses) == 1 else None
 
 
