@@ -8,7 +8,8 @@ of the other half: to develop on, without test images and without images that th
 
 All start from the same weights; the seconds are those of start-up and steps, without the looks. The learning rate of
 `Woods()` falls within a run, so that each length is a run of its own; the others train at one rate, and one run is looked at
-every few steps. Each run is kept below --runs, so that a benchmark that was cut off goes on.
+every few steps. Each run is kept below --runs by its settings, so that a benchmark that was cut off goes on; another version of
+the code needs another directory.
 """
 
 import argparse
