@@ -8,8 +8,8 @@ of the other half: to develop on, without test images and without images that th
 
 All start from the same weights; the seconds are those of start-up and steps, without the looks. The learning rate of
 `Woods()` falls within a run, so that each length is a run of its own; the others train at one rate, and one run is looked at
-every few steps. Each run is kept below --runs by its settings, so that a benchmark that was cut off goes on; another version of
-the code needs another directory.
+every few steps. Each run is kept below --runs by its settings, so that a benchmark that was cut off goes on; another version
+of the code needs another directory.
 """
 
 import argparse
@@ -294,6 +294,7 @@ def main() -> None:
         "batch-128": (wildood.Woods(), ends(batch=128, lr=0.015)),
         "no-clip": (wildood.Woods(), ends(clip=0.0)),
         "before": (NotWhite(), ends(lr=0.01, batch=128, clip=0.0)),
+        "augmented": (wildood.Woods(), ends(augment=True)),
         "WoodsAlt": (wildood.WoodsAlt(), ends()),
     }
     if not set(arguments.only) <= recipes.keys():
