@@ -37,6 +37,7 @@ from wildood.detect.network import copy_classifier
 from wildood.evaluate.metrics import accuracy, fpr_at_tpr
 from wildood.experiments.cifar10 import PI, SPEC, cifar10, resnet20
 from wildood.experiments.parts import Parts
+from wildood.methods.answers import WEIGHT, Answers
 from wildood.methods.objective import PACE, Duals, Objective, Start
 from wildood.methods.woods import SigmoidLevel, WoodsObjective
 from wildood.models.outputs import Classifier, Outputs, each_output
@@ -61,8 +62,8 @@ class Algorithm1(wildood.Woods):
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """The drawn w, made negative."""
         w, b = (torch.rand(2, generator=generator(start.seed, "w, b")) * 2 - 1).tolist()
-        objective = WoodsObjective(self, classifier, SigmoidLevel(-abs(w), b), self.tau_from(start))
-        objective.decay_all = True
+        objective = WoodsObjective(self, classifier, SigmoidLevel(-abs(w), b), start)
+        objective.whitening, objective.answers, objective.decay_all = None, None, True
         return objective
 
     def duals(self) -> Duals:
@@ -96,10 +97,17 @@ class Paced(wildood.Woods):
 
 
 @dataclass(frozen=True)
-class Classifying(wildood.Woods):
-    """For the ablation: cross-entropy with another weight at the start."""
+class Priced(wildood.Woods):
+    """For the ablation: another price of changed answers, and another start of the second multiplier."""
 
+    price: float = 0.0
     weight: float = 0.0
+
+    def objective(self, classifier: Classifier, start: Start) -> Objective:
+        """With that price, or none."""
+        objective = super().objective(classifier, start)
+        objective.answers = Answers(classifier, self.price) if self.price else None
+        return objective
 
     def duals(self) -> Duals:
         """The second multiplier from that weight."""
@@ -119,7 +127,7 @@ class StartedMet(wildood.Woods):
         for _ in range(60):
             middle = (low + high) / 2
             low, high = (low, middle) if float(torch.sigmoid(z + middle).mean()) > self.alpha else (middle, high)
-        return WoodsObjective(self, classifier, SigmoidLevel(slope, low), self.tau_from(start), start.whitening())
+        return WoodsObjective(self, classifier, SigmoidLevel(slope, low), start)
 
 
 @dataclass(frozen=True)
@@ -284,8 +292,11 @@ def main() -> None:
         "pace-1": (Paced(times=1 / PACE), ends()),
         "pace-2": (Paced(times=2 / PACE), ends()),
         "pace-8": (Paced(times=8 / PACE), ends()),
-        "lambda2-0.3": (Classifying(weight=0.3), ends()),
-        "lambda2-0": (Classifying(), ends()),
+        "no-price": (Priced(), ends()),
+        "price-0.2": (Priced(price=0.2), ends()),
+        "price-0.8": (Priced(price=0.8), ends()),
+        "lambda2-1": (Priced(price=WEIGHT, weight=1.0), ends()),
+        "no-price-lambda2-1": (Priced(weight=1.0), ends()),
         "lr-0.06": (wildood.Woods(), ends(lr=0.06)),
         "neither": (NotWhite(), ends(lr=0.06)),
         "met-start": (StartedMet(), ends()),

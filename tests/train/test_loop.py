@@ -13,6 +13,7 @@ from wildood import Schedule, TrainingError, Woods
 from wildood.data.sampling import ShuffledCycle, generator
 from wildood.data.sources import ArraySource
 from wildood.data.wild import WildMixture, WildPool
+from wildood.methods.answers import WEIGHT
 from wildood.methods.cross_entropy import CrossEntropyObjective
 from wildood.methods.objective import Start
 from wildood.models.outputs import Classifier
@@ -69,7 +70,8 @@ def test_two_steps_are_what_algorithm_1_says_by_hand():
         z, z_wild = w * f.logsumexp(1) + leaves[3], w * f_wild.logsumexp(1) + leaves[3]
         c1 = (1 / (1 + torch.exp(-z))).mean() - 0.1
         c2 = (f.logsumexp(1) - f[torch.arange(8), y]).mean() - 0.5
-        value = (1 / (1 + torch.exp(z_wild))).mean()
+        was = (wild @ weight.T + bias).softmax(1)  # the answers before the first step
+        value = (1 / (1 + torch.exp(z_wild))).mean() + WEIGHT * (was * (was / f_wild.softmax(1)).log()).sum(1).mean()
         for c, multiplier, penalty in ((c1, lambda1, 1.5), (c2, lambda2, 0.5)):
             active = penalty * c + multiplier >= 0
             value = value + (multiplier * c + penalty / 2 * c**2 if active else -(multiplier**2) / (2 * penalty))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from wildood.errors import InputError
+from wildood.methods.answers import Answers
 from wildood.methods.schedule import Schedule
 from wildood.models.outputs import Classifier, Outputs
 from wildood.models.whitening import Moments, Whitening
@@ -106,6 +107,7 @@ class Objective(nn.Module):
         per_example: whether loss and constraints are means over the examples of a batch, each example for itself: only then
             can several processes share a batch.
         whitening: of a layer that is trained in white coordinates, if one is.
+        answers: the starting classifier's, if changed answers on wild data have a price.
     """
 
     optimiser: ClassVar[Literal["sgd", "lars"]] = "sgd"
@@ -120,6 +122,7 @@ class Objective(nn.Module):
         self.score = score
         self.duals = duals or Duals()
         self.whitening = whitening
+        self.answers: Answers | None = None
 
     def forward(self, batch: Batch) -> Terms:
         """Loss and constraints of a batch, from one concatenated forward pass."""
@@ -145,6 +148,13 @@ class Objective(nn.Module):
         if features is None:
             return Outputs(logits[:count]), Outputs(logits[count:])
         return Outputs(logits[:count], features[:count]), Outputs(logits[count:], features[count:])
+
+
+    def price(self, batch: Batch, wild: Outputs) -> Tensor:
+        """Of changed answers on the wild examples; 0 where they have none."""
+        if self.answers is None or batch.wild is None:
+            return wild.logits.new_zeros(())
+        return self.answers(batch.wild, wild.logits)
 
 
 def check_weight(weight: float, name: str) -> None:

@@ -3,6 +3,8 @@
 minimise    1/m Σ_i L_ood(g(x~_i), in)                      the share of wild data called ID
 subject to  1/n Σ_j L_ood(g(x_j), out)      <= alpha        false alarms on labelled data
             1/n Σ_j L_cls(f(x_j), y_j)      <= tau          the classifier stays as good as it was
+
+What is minimised has a price for changed answers on wild data besides (`Answers`); as published, it has none.
 """
 
 import math
@@ -15,10 +17,10 @@ from torch import Tensor, nn
 
 from wildood.data.sampling import generator
 from wildood.errors import InputError
+from wildood.methods.answers import Answers
 from wildood.methods.objective import Batch, Duals, Objective, Start, Terms
 from wildood.methods.schedule import Schedule
 from wildood.models.outputs import Classifier, Outputs
-from wildood.models.whitening import Whitening
 from wildood.scores.energy import EnergyScore, energy
 
 
@@ -89,8 +91,7 @@ class Woods:
             level = SigmoidLevel(w, b, signed=True)
         else:
             level = SigmoidLevel.from_start(start)
-        whitening = None if self.published else start.whitening()
-        return WoodsObjective(self, classifier, level, self.tau_from(start), whitening)
+        return WoodsObjective(self, classifier, level, start)
 
     def tau_from(self, start: Start) -> float:
         """tau: as given, or twice the starting classifier's loss."""
@@ -102,9 +103,8 @@ class Woods:
         At a multiplier of 1 the wild objective and the false-alarm constraint weigh ID and OOD alike, whatever pi is; from 0
         the first epochs push ID data out (docs/method.md).
         """
-        start = 0.0 if self.published else 1.0
         return Duals(
-            multipliers={"false_alarm": start, "classification": start},
+            multipliers={"false_alarm": 0.0 if self.published else 1.0, "classification": 0.0},
             penalties={"false_alarm": 1.0, "classification": 1.0},
             rate=self.mu2,
             growth=self.gamma,
@@ -154,20 +154,20 @@ class SigmoidLevel(nn.Module):
 class WoodsObjective(Objective):
     """L_ood(g, in) = σ(-z) on wild data; σ(z) <= alpha and cross-entropy <= tau on labelled data."""
 
-    def __init__(
-        self, method: Woods, classifier: Classifier, level: SigmoidLevel, tau: float, whitening: Whitening | None = None
-    ) -> None:
-        super().__init__(classifier, EnergyScore(), method.duals(), whitening)
+    def __init__(self, method: Woods, classifier: Classifier, level: SigmoidLevel, start: Start) -> None:
+        super().__init__(classifier, EnergyScore(), method.duals())
+        if not method.published:
+            self.whitening, self.answers = start.whitening(), Answers(classifier)
         self.level = level.to(classifier.device)
         self.alpha = method.alpha
-        self.tau = tau
+        self.tau = method.tau_from(start)
         self.decay_all = method.published
 
     def forward(self, batch: Batch) -> Terms:
-        """Mean σ(-z) of the wild examples, and the constraints on the labelled ones."""
+        """Mean σ(-z) of the wild examples and the price of their answers, and the constraints on the labelled ones."""
         labelled, wild = self.outputs(batch)
         loss = torch.sigmoid(-self.level(wild.logits)).mean()
-        return Terms(loss, self.constraints(labelled, batch.labels))
+        return Terms(loss + self.price(batch, wild), self.constraints(labelled, batch.labels))
 
     def constraints(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
         """Mean σ(z) - alpha, and cross-entropy - tau."""

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wildood.data.sampling import lent_generator
+from wildood.methods.answers import Answers
 from wildood.methods.objective import Batch, Duals, Objective, Start, Terms
 from wildood.methods.woods import Woods
 from wildood.models.outputs import Classifier, Outputs
@@ -28,7 +29,7 @@ class WoodsAlt(Woods):
     `Woods` (to 2.6 on digits), so that it moves faster.
 
     >>> WoodsAlt().duals().multipliers, WoodsAlt().uses_features
-    ({'false_alarm': 0.0, 'classification': 1.0}, True)
+    ({'false_alarm': 0.0, 'classification': 0.0}, True)
     """
 
     uses_features: ClassVar[bool] = True
@@ -52,6 +53,7 @@ class WoodsAltObjective(Objective):
         with lent_generator(start.seed, "head"):
             score = HeadScore(start.features).to(classifier.device)
         super().__init__(classifier, score, method.duals())
+        self.answers = None if method.published else Answers(classifier)
         # The head takes what the last layer takes, if the tap is there.
         tapped = classifier.tap is not None and classifier.tap.side == "input"
         matrix = None if start.moments is None or not tapped or method.published else start.moments.matrix()
@@ -61,9 +63,10 @@ class WoodsAltObjective(Objective):
         self.tau = method.tau_from(start)
 
     def forward(self, batch: Batch) -> Terms:
-        """Mean hinge of the wild examples, and the constraints on the labelled ones."""
+        """Mean hinge of the wild examples and the price of their answers, and the constraints on the labelled ones."""
         labelled, wild = self.outputs(batch)
-        return Terms(F.relu(1 - self.score(wild)).mean(), self.constraints(labelled, batch.labels))
+        loss = F.relu(1 - self.score(wild)).mean() + self.price(batch, wild)
+        return Terms(loss, self.constraints(labelled, batch.labels))
 
     def constraints(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
         """Mean hinge - alpha, and cross-entropy - tau."""
