@@ -74,6 +74,12 @@ def test_wild_data_doubles_a_batch():
     assert (steps, passes.trained) == (10, 10 * 100 * 2)
 
 
+def test_wild_examples_are_counted_once_more_for_the_starting_classifier():
+    woods = Experiment("cifar10", ("svhn",), "svhn", 0.1, schedule=Schedule(steps=10, batch=100))
+    logistic = replace(woods, method="energy-logistic")
+    assert work_of(woods, SIZES)[1].looked_at - work_of(logistic, SIZES)[1].looked_at == 10 * 100
+
+
 def test_a_method_that_trains_without_wild_data_is_counted_without_it():
     alone = Experiment("cifar10", ("svhn",), method="godin", settings={"epsilon": 0.0}, schedule=Schedule(steps=10))
     assert work_of(replace(alone, wild="svhn", pi=0.1), SIZES) == work_of(alone, SIZES)

@@ -8,6 +8,7 @@ from wildood.experiments.experiment import Experiment
 from wildood.experiments.sizes import Sizes
 from wildood.methods.csi import Csi, CsiHeads
 from wildood.methods.objective import Method, Stage, stages_of
+from wildood.methods.woods import Woods
 from wildood.models.heads import JointHead
 from wildood.scores.perturbation import PerturbedScore
 from wildood.scores.score import Score
@@ -96,7 +97,12 @@ def _training(experiment: Experiment, method: Method, sizes: Sizes) -> tuple[int
 
 
 def _in_step(stage: Stage) -> Passes:
-    """Of one example in a step: CSI has eight views of it, then four on a network that stays as it is."""
+    """Of one example in a step: CSI has eight views of it, then four on a network that stays as it is.
+
+    Of WOODS, every second example is wild, and is seen by the starting classifier, too.
+    """
     if isinstance(stage, Csi):
         return Passes(2 * TURNS, 0)
+    if isinstance(stage, Woods) and not stage.published:
+        return Passes(1, 0.5)
     return Passes(0, TURNS) if isinstance(stage, CsiHeads) else Passes(1, 0)

@@ -149,7 +149,6 @@ class Objective(nn.Module):
             return Outputs(logits[:count]), Outputs(logits[count:])
         return Outputs(logits[:count], features[:count]), Outputs(logits[count:], features[count:])
 
-
     def price(self, batch: Batch, wild: Outputs) -> Tensor:
         """Of changed answers on the wild examples; 0 where they have none."""
         if self.answers is None or batch.wild is None:

@@ -10,7 +10,7 @@ from wildood.train.history import Row, append_row, rewrite_rows
 from wildood.train.identity import flat, in_words
 from wildood.train.processes import from_first, is_first
 
-FORMAT = 4  # of checkpoints: 3 goes on in white coordinates, 4 at the pace of S
+FORMAT = 5  # of checkpoints: the same settings of another one mean another run (5: changed answers have a price)
 
 
 class RunDirectory:
