@@ -27,107 +27,24 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from torch import nn
+from variants import Algorithm1, NotWhite, Paced, Priced, StartedMet
 
 import wildood
 from wildood.data.files import write_atomically
 from wildood.data.given import labelled_source, unlabelled_source
-from wildood.data.sampling import generator
 from wildood.data.wild import WildMixture
 from wildood.detect.network import copy_classifier
 from wildood.evaluate.metrics import accuracy, fpr_at_tpr
 from wildood.experiments.cifar10 import PI, SPEC, cifar10, resnet20
 from wildood.experiments.parts import Parts
-from wildood.methods.answers import WEIGHT, Answers
-from wildood.methods.objective import PACE, Duals, Objective, Start
-from wildood.methods.woods import SigmoidLevel, WoodsObjective
-from wildood.models.outputs import Classifier, Outputs, each_output
-from wildood.models.whitening import Whitening
+from wildood.methods.answers import WEIGHT
+from wildood.methods.objective import PACE, Objective
+from wildood.models.outputs import Outputs, each_output
 from wildood.train.loop import Training
 from wildood.train.monitor import full_constraints, start_of
 
 LEVELS = (50, 30, 25, 20, 10, 5, 2)  # % FPR95
 LENGTHS = {"svhn": (50,), "textures": (100,), "places": (100, 200)}  # steps of runs of Woods()
-
-
-@dataclass(frozen=True)
-class Algorithm1(wildood.Woods):
-    """The paper's Algorithm 1 from the released start and with its weight decay; only the sign of w is fixed.
-
-    (At these settings, projecting λ is the same as the paper's step while β = μ₂, and the cap on β is never reached.)
-    """
-
-    gamma: float = 1.5
-    mu2: float = 1.0
-
-    def objective(self, classifier: Classifier, start: Start) -> Objective:
-        """The drawn w, made negative."""
-        w, b = (torch.rand(2, generator=generator(start.seed, "w, b")) * 2 - 1).tolist()
-        objective = WoodsObjective(self, classifier, SigmoidLevel(-abs(w), b), start)
-        objective.whitening, objective.answers, objective.decay_all = None, None, True
-        return objective
-
-    def duals(self) -> Duals:
-        """From 0, as the paper says."""
-        duals = super().duals()
-        return replace(duals, multipliers=dict.fromkeys(duals.multipliers, 0.0))
-
-
-@dataclass(frozen=True)
-class NotWhite(wildood.Woods):
-    """For the ablation: the last layer's gradient as it is."""
-
-    def objective(self, classifier: Classifier, start: Start) -> Objective:
-        """Without white coordinates."""
-        return super().objective(classifier, start._replace(moments=None))
-
-
-@dataclass(frozen=True)
-class Paced(wildood.Woods):
-    """For the ablation: the last layer at another pace than its own."""
-
-    times: float = 1.0
-
-    def objective(self, classifier: Classifier, start: Start) -> Objective:
-        """In white coordinates of another scale."""
-        objective = super().objective(classifier, start)
-        assert objective.whitening is not None  # noqa: S101 - a ResNet-20 has one
-        weight, matrix = objective.whitening
-        objective.whitening = Whitening(weight, math.sqrt(self.times) * matrix)
-        return objective
-
-
-@dataclass(frozen=True)
-class Priced(wildood.Woods):
-    """For the ablation: another price of changed answers, and another start of the second multiplier."""
-
-    price: float = 0.0
-    weight: float = 0.0
-
-    def objective(self, classifier: Classifier, start: Start) -> Objective:
-        """With that price, or none."""
-        objective = super().objective(classifier, start)
-        objective.answers = Answers(classifier, self.price) if self.price else None
-        return objective
-
-    def duals(self) -> Duals:
-        """The second multiplier from that weight."""
-        duals = super().duals()
-        return replace(duals, multipliers={**duals.multipliers, "classification": self.weight})
-
-
-@dataclass(frozen=True)
-class StartedMet(wildood.Woods):
-    """For the ablation: w = -2/std(S), and the b at which the constraint on false alarms is met from the start."""
-
-    def objective(self, classifier: Classifier, start: Start) -> Objective:
-        """By bisection: mean σ(wS + b) rises with b."""
-        slope = -2 / float(start.logsumexp.double().std())
-        z = slope * start.logsumexp.double()
-        low, high = (math.log(self.alpha / (1 - self.alpha)) - float(end) for end in (z.max(), z.min()))
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (low, middle) if float(torch.sigmoid(z + middle).mean()) > self.alpha else (middle, high)
-        return WoodsObjective(self, classifier, SigmoidLevel(slope, low), start)
 
 
 @dataclass(frozen=True)
@@ -287,7 +204,7 @@ def main() -> None:
         "Woods": (wildood.Woods(), ends()),
         "as_published": (wildood.Woods.as_published(), one_run),
         "Algorithm1": (Algorithm1(), one_run),
-        # The ablation: one thing otherwise, and all as it was before.
+        # The ablation: one thing otherwise, or, in the last but one, the price and λ₂ as they were before.
         "not-white": (NotWhite(), ends()),
         "pace-1": (Paced(times=1 / PACE), ends()),
         "pace-2": (Paced(times=2 / PACE), ends()),
@@ -298,13 +215,11 @@ def main() -> None:
         "lambda2-1": (Priced(price=WEIGHT, weight=1.0), ends()),
         "no-price-lambda2-1": (Priced(weight=1.0), ends()),
         "lr-0.06": (wildood.Woods(), ends(lr=0.06)),
-        "neither": (NotWhite(), ends(lr=0.06)),
         "met-start": (StartedMet(), ends()),
         "cosine": (wildood.Woods(), ends(decay="cosine")),
         "lr-0.01": (wildood.Woods(), ends(lr=0.01)),
         "batch-128": (wildood.Woods(), ends(batch=128, lr=0.015)),
         "no-clip": (wildood.Woods(), ends(clip=0.0)),
-        "before": (NotWhite(), ends(lr=0.01, batch=128, clip=0.0)),
         "augmented": (wildood.Woods(), ends(augment=True)),
         "WoodsAlt": (wildood.WoodsAlt(), ends()),
     }

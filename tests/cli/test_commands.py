@@ -61,7 +61,12 @@ def place(tmp_path_factory):
     save_file(MLP(3, 2, hidden=(8,)).state_dict(), path / "w.safetensors")
     (path / "own.py").write_text(OWN)
     (path / "model.txt").write_text("not weights")
-    for name, content in {"method": 'method = "wods"', "steps": 'steps = "many"', "name": "stepz = 3"}.items():
+    for name, content in {
+        "method": 'method = "wods"',
+        "steps": 'steps = "many"',
+        "name": "stepz = 3",
+        "frozen": 'frozen = "yes"',
+    }.items():
         (path / f"{name}.toml").write_text(content + "\n")
     (path / "bytes.toml").write_bytes(b"\xff\xfe")
     return path
@@ -392,6 +397,7 @@ MISTAKES = {
     "one word too many": (["show", "d", "e"], "unrecognized options: e"),
     "toml: no such method": (["fit", "--config", "method.toml"], "it is one of ('woods', 'woods-alt', 'oe'"),
     "toml: no number": (["fit", "--config", "steps.toml"], "--steps cannot be 'many'"),
+    "toml: no flag": (["fit", "--config", "frozen.toml"], "--config: frozen is 'yes': give true or false"),
     "toml: no such name": (["fit", "--config", "name.toml"], "no option is named 'stepz'"),
     "toml: not text": (["fit", "--config", "bytes.toml"], "bytes.toml is not TOML"),
     "of another method": ([*OURS, "--method", "oe", "--gamma", "2", "--out", "x"], "--gamma is not a setting of oe"),

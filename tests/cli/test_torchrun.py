@@ -89,7 +89,7 @@ def test_a_fit_on_two_processes_ends_with_one_detector_also_when_one_of_them_was
     assert output == b""
     line = (
         "wildood (process 0 of 2): another process of this run ended, or the run was told to end: start it again with the "
-        "same command, it goes on from its last checkpoint"
+        "same command, it goes on from its last checkpoint, if there is one yet"
     )
     assert errors.decode().splitlines().count(line) == 1
     assert "wildood/train" not in errors.decode()  # no traceback of ours

@@ -163,10 +163,11 @@ def test_mixture_stays_a_mixture(toy, trained):
     ("schedule", "features"),
     [
         (wildood.Schedule(steps=5, batch=64), 320),
-        (wildood.Schedule(steps=2, batch=16), 160),
+        (wildood.Schedule(steps=2, batch=16), 32),
+        (wildood.Schedule(steps=2, batch=16, epoch="shortest"), 160),
         (wildood.Schedule(steps=100), 1000),
     ],
-    ids=["what steps read", "as many as labelled", "all"],
+    ids=["what steps read", "fewer than labelled", "an epoch as long as before", "all"],
 )
 def test_features_of_long_wild_data_are_those_that_steps_can_read(toy, trained, schedule, features):
     model = trained()

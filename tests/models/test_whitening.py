@@ -55,6 +55,14 @@ class Views(ByName):
         return self.last(x.repeat_interleave(3, 0)).view(-1, 3, 3).mean(1)
 
 
+class Twice(ByName):
+    """A last layer that takes each token, and then the mean of them."""
+
+    def forward(self, x):
+        self.tokens = self.last(x[:, None].expand(-1, 4, -1))
+        return self.last(x)
+
+
 class Larger(ByName):
     """A last layer whose outputs are not the logits yet."""
 
@@ -91,6 +99,7 @@ class Squeezing(ByName):
         Classifier(Positions()),
         Classifier(OneByOne()),
         Classifier(Views()),
+        Classifier(Twice()),
         Classifier(Larger()),
         Classifier(Gate()),
     ],
@@ -103,6 +112,7 @@ class Squeezing(ByName):
         "positions",
         "one by one",
         "views",
+        "twice",
         "larger",
         "gate",
     ],

@@ -193,7 +193,9 @@ def _as_words(content: dict[str, Any], cls: Any) -> list[str]:
     words: list[str] = []
     for name, value in content.items():
         option = f"--{name.replace('_', '-')}"
-        if name in flags and isinstance(value, bool):
+        if name in flags:
+            if not isinstance(value, bool):
+                raise InputError(f"--config: {name} is {value!r}: give true or false")
             words += [option] if value else []
         else:
             words += [option, *(map(str, value) if isinstance(value, list) else [str(value)])]

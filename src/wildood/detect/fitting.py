@@ -156,7 +156,7 @@ def fit(
         detector = Detector(classifier.eval(), chosen.score, data.example, history=history, record=record)
         unseen = holdout is not None and keep != "as_published"
         _calibrate(detector, data.threshold, alpha, confidence, by_class=by_class, unseen=unseen)
-        _report(detector, keep, kept)
+        _report(detector, keep, kept, 0 if data.wild_aside is None else len(data.wild_aside))
     return detector
 
 
@@ -239,7 +239,7 @@ def _calibrate(
         detector.record["not_by_class"] = str(error)
 
 
-def _report(detector: Detector, keep: Keep, kept: int) -> None:
+def _report(detector: Detector, keep: Keep, kept: int, aside: int) -> None:
     """Say which epoch was kept, and what is promised."""
     what, price = "epoch", "losing more than 1 point of accuracy"
     if detector.record["schedule"]["rounds"] is not None:
@@ -254,5 +254,6 @@ def _report(detector: Detector, keep: Keep, kept: int) -> None:
         start, chosen = detector.history[0], detector.history[kept]
         columns = [name for name in ("accuracy", "acceptance") if name in start and name in chosen]
         told = "".join(f", {name} {100 * start[name]:.1f} -> {100 * chosen[name]:.1f} %" for name in columns)
-        logger.info("kept %s %d of %d%s", what, chosen["epoch"], detector.history[-1]["epoch"], told)
+        of = f" of {aside} wild examples set aside" if "acceptance" in columns else ""
+        logger.info("kept %s %d of %d%s%s", what, chosen["epoch"], detector.history[-1]["epoch"], told, of)
     logger.info("threshold %s: %s", detector.told_threshold, detector.told_promise)

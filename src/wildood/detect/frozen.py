@@ -52,7 +52,8 @@ def freeze(classifier: Classifier, data: Data, schedule: Schedule, seed: int) ->
     head = head_of(classifier, data.labelled.gather(torch.arange(2))[0])
     pools = () if data.wild is None else data.wild.pools
     _, steps = schedule.length(len(data.labelled), [len(pool) for pool in pools])
-    most = max(steps * schedule.batch, len(data.labelled))  # no fewer than labelled: an epoch may be as long as the shortest
+    least = len(data.labelled) if schedule.epoch == "shortest" else 0  # fewer would make an epoch shorter
+    most = max(steps * schedule.batch, least)
 
     def labelled(source: Source) -> ArraySource:
         return ArraySource(features_of(classifier, source), all_labels(source))

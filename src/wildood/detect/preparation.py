@@ -20,6 +20,7 @@ from wildood.methods.schedule import Schedule
 from wildood.train.progress import logger
 
 ASIDE = 0.1  # the share of wild data, and of labelled data without a holdout, that training does not see
+FEW = 10  # wild examples that cannot tell epochs apart at all
 
 
 class Data(NamedTuple):
@@ -92,6 +93,11 @@ def prepare(
         fingerprints["ood"] = aside.fingerprint()
     elif traffic is not None and uses_wild:
         kept, aside = traffic.set_aside(ASIDE, seed)
+        if keep == "best" and len(aside) < FEW:
+            logger.warning(
+                "only %d wild examples are set aside to choose the epoch by, which leaves it to chance: give more wild data",
+                len(aside),
+            )
     elif traffic is not None:
         aside = at_most(traffic.whole(seed), MOST_ASIDE, seed)
     data = Data(known, kept, aside, unseen, unseen, example, fingerprints, unlabelled)

@@ -14,8 +14,9 @@ WEIGHT = 0.4  # of a nat, beside the share of wild data called ID
 class Answers:
     """The mean of KL(p₀ ‖ p) times a weight, p the softmax of the logits and p₀ what it was at the start.
 
-    It is 0 at the start and a price for answers that change. The energy is free: what is added to all logits of an example
-    leaves p as it is. The starting classifier is a copy of its own, which is neither trained nor saved.
+    A price for answers that change. The energy is free: what is added to all logits of an example leaves p as it is. The
+    starting classifier is a copy of its own in evaluation mode, which is neither trained nor saved; the logits are those of
+    training, so that BatchNorm and dropout have a small price from the first step on.
 
     >>> classifier = Classifier(torch.nn.Linear(2, 3))
     >>> answers, raw = Answers(classifier, weight=1.0), torch.ones(4, 2)

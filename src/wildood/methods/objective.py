@@ -45,7 +45,8 @@ class Start(NamedTuple):
         seed: the run's.
         shape: of one example, as the model takes it.
         reach: the least and the greatest value of the examples before they are normalised; uint8 is divided by 255.
-        moments: of what its last linear layer takes, for white coordinates; None if it has none, or a tied or wide one.
+        moments: of what its last linear layer takes, for white coordinates; None if it has none that makes the logits,
+            or a tied or wide one.
     """
 
     cross_entropy: float

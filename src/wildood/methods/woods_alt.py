@@ -3,6 +3,8 @@
 minimise    1/m Σ_i max(1 - g(x~_i), 0)
 subject to  1/n Σ_j max(1 + g(x_j), 0)      <= alpha
             1/n Σ_j L_cls(f(x_j), y_j)      <= tau
+
+What is minimised has a price for changed answers on wild data besides (`Answers`); as published, it has none.
 """
 
 from dataclasses import dataclass, replace

@@ -83,7 +83,7 @@ def find_tap(model: nn.Module, batch: Tensor, name: str | None = None) -> Featur
         if last is None:
             raise InputError(
                 "the model has no nn.Linear that a forward pass reaches: name the submodule whose output are the features "
-                "with features="
+                "with features= (--features); frozen (--frozen) needs an nn.Linear: leave it out"
             )
         tap = FeatureTap(last, side="input")
     with tap.catch(model) as caught:

@@ -86,7 +86,7 @@ def moments_of(classifier: Classifier, some: Tensor) -> Iterator[Moments | None]
 
 
 def _layer(classifier: Classifier, some: Tensor) -> nn.Linear | None:
-    """The last linear layer, if it makes the logits, has a weight of its own and takes not too many features."""
+    """The last linear layer, if it makes the logits in its only call, has a weight of its own, and few enough features."""
     model = classifier.model
     with evaluating(classifier):
         batch = classifier.prepare(some)
@@ -96,7 +96,7 @@ def _layer(classifier: Classifier, some: Tensor) -> nn.Linear | None:
         with FeatureTap(name, side="output").catch(model) as caught:
             logits = logits_of(model(batch))
     layer, made = model.get_submodule(name), caught.seen[-1]
-    if not isinstance(layer, nn.Linear) or layer.in_features > WIDEST:
+    if not isinstance(layer, nn.Linear) or layer.in_features > WIDEST or len(caught.seen) > 1:
         return None
     if made.shape != logits.shape or not torch.allclose(made.float(), logits):
         return None

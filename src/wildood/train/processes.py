@@ -111,7 +111,7 @@ def told_if_another_ends(*, saved: bool) -> Iterator[None]:
         return
     lost = TrainingError(
         "another process of this run ended, or the run was told to end: start it again with the same command"
-        + (", it goes on from its last checkpoint" if saved else "")
+        + (", it goes on from its last checkpoint, if there is one yet" if saved else "")
     )
 
     def end(_signal: int, _frame: FrameType | None) -> Never:

@@ -3,7 +3,7 @@
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from wildood.train.processes import is_first
@@ -32,10 +32,11 @@ class _Handler(logging.Handler):
         self.console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self.console is None:
-            sys.stderr.write(f"{self.format(record)}\n")
-        else:
-            self.console.print(self.format(record), markup=False, highlight=False)  # type: ignore[attr-defined]
+        with suppress(OSError):  # nobody reads them any more, or the log's disk is full: training goes on
+            if self.console is None:
+                sys.stderr.write(f"{self.format(record)}\n")
+            else:
+                self.console.print(self.format(record), markup=False, highlight=False)  # type: ignore[attr-defined]
 
 
 @contextmanager

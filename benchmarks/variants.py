@@ -1,0 +1,95 @@
+"""Variants of `Woods()` for `time_to_quality.py`: Algorithm 1, and one thing otherwise at a time for the ablation."""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+
+import wildood
+from wildood.data.sampling import generator
+from wildood.methods.answers import Answers
+from wildood.methods.objective import Duals, Objective, Start
+from wildood.methods.woods import SigmoidLevel, WoodsObjective
+from wildood.models.outputs import Classifier
+from wildood.models.whitening import Whitening
+
+
+@dataclass(frozen=True)
+class Algorithm1(wildood.Woods):
+    """The paper's Algorithm 1 from the released start and with its weight decay; only the sign of w is fixed.
+
+    (At these settings, projecting λ is the same as the paper's step while β = μ₂, and the cap on β is never reached.)
+    """
+
+    gamma: float = 1.5
+    mu2: float = 1.0
+
+    def objective(self, classifier: Classifier, start: Start) -> Objective:
+        """The drawn w, made negative."""
+        w, b = (torch.rand(2, generator=generator(start.seed, "w, b")) * 2 - 1).tolist()
+        objective = WoodsObjective(self, classifier, SigmoidLevel(-abs(w), b), start)
+        objective.whitening, objective.answers, objective.decay_all = None, None, True
+        return objective
+
+    def duals(self) -> Duals:
+        """From 0, as in the released code."""
+        duals = super().duals()
+        return replace(duals, multipliers=dict.fromkeys(duals.multipliers, 0.0))
+
+
+@dataclass(frozen=True)
+class NotWhite(wildood.Woods):
+    """For the ablation: the last layer's gradient as it is."""
+
+    def objective(self, classifier: Classifier, start: Start) -> Objective:
+        """Without white coordinates."""
+        return super().objective(classifier, start._replace(moments=None))
+
+
+@dataclass(frozen=True)
+class Paced(wildood.Woods):
+    """For the ablation: the last layer at another pace than its own."""
+
+    times: float = 1.0
+
+    def objective(self, classifier: Classifier, start: Start) -> Objective:
+        """In white coordinates of another scale."""
+        objective = super().objective(classifier, start)
+        assert objective.whitening is not None  # noqa: S101 - a ResNet-20 has one
+        weight, matrix = objective.whitening
+        objective.whitening = Whitening(weight, math.sqrt(self.times) * matrix)
+        return objective
+
+
+@dataclass(frozen=True)
+class Priced(wildood.Woods):
+    """For the ablation: another price of changed answers, and another start of the second multiplier."""
+
+    price: float = 0.0
+    weight: float = 0.0
+
+    def objective(self, classifier: Classifier, start: Start) -> Objective:
+        """With that price, or none."""
+        objective = super().objective(classifier, start)
+        objective.answers = Answers(classifier, self.price) if self.price else None
+        return objective
+
+    def duals(self) -> Duals:
+        """The second multiplier from that weight."""
+        duals = super().duals()
+        return replace(duals, multipliers={**duals.multipliers, "classification": self.weight})
+
+
+@dataclass(frozen=True)
+class StartedMet(wildood.Woods):
+    """For the ablation: w = -2/std(S), and the b at which the constraint on false alarms is met from the start."""
+
+    def objective(self, classifier: Classifier, start: Start) -> Objective:
+        """By bisection: mean σ(wS + b) rises with b."""
+        slope = -2 / float(start.logsumexp.double().std())
+        z = slope * start.logsumexp.double()
+        low, high = (math.log(self.alpha / (1 - self.alpha)) - float(end) for end in (z.max(), z.min()))
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (low, middle) if float(torch.sigmoid(z + middle).mean()) > self.alpha else (middle, high)
+        return WoodsObjective(self, classifier, SigmoidLevel(slope, low), start)
