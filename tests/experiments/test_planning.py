@@ -75,9 +75,11 @@ def test_wild_data_doubles_a_batch():
 
 
 def test_wild_examples_are_counted_once_more_for_the_starting_classifier():
-    woods = Experiment("cifar10", ("svhn",), "svhn", 0.1, schedule=Schedule(steps=10, batch=100))
-    logistic = replace(woods, method="energy-logistic")
-    assert work_of(woods, SIZES)[1].looked_at - work_of(logistic, SIZES)[1].looked_at == 10 * 100
+    woods, logistic = (
+        work_of(Experiment("cifar10", ("svhn",), "svhn", 0.1, method, schedule=Schedule(steps=10, batch=100)), SIZES)[1]
+        for method in ("woods", "energy-logistic")
+    )
+    assert woods.looked_at - logistic.looked_at == 10 * 100
 
 
 def test_a_method_that_trains_without_wild_data_is_counted_without_it():

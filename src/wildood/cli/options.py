@@ -67,10 +67,16 @@ def _one_line(boxed: str) -> str:
     of_no_type = r"no type matching .+? could be instantiated from \[(.+)\]|invalid literal .+: (.+)"
     text = re.sub(f"(?i)error parsing (\\S+): (?:{of_no_type})", r"\1 cannot be \2\3", text)
     text = re.sub(r"[Ii]nvalid choice (\S+) for argument '(\S+)'\. Expected", r"\2 cannot be \1: it is", text)
-    text = text.replace(", 'None'", "")  # what stands for an option that is not given
+    text = re.sub(r"it is one of \((.+?)\)", _choices, text)
     # tyro's first suggestion need not be the nearest: of --od, it is --model.
     suggested = [line for paragraph in paragraphs[2:] for line in paragraph if line.startswith("--")]
     options = [option for line in suggested for option in re.findall(r"--[\w-]+", line)]
     typed = re.search(r"--[\w-]+", text)
     near = get_close_matches(typed.group(), options, n=1, cutoff=0.0) if typed and typed.group() not in options else []
     return f"{text[:1].lower()}{text[1:]}" + (f": did you mean {near[0]}?" if near else ".")
+
+
+def _choices(found: re.Match[str]) -> str:
+    """In the same order every time; without None, which stands for an option that is not given."""
+    named = sorted(set(re.findall(r"'(.*?)'", found.group(1))) - {"None"})
+    return f"it is one of {', '.join(named)}"

@@ -20,7 +20,7 @@ from wildood.methods.schedule import Schedule
 from wildood.train.progress import logger
 
 ASIDE = 0.1  # the share of wild data, and of labelled data without a holdout, that training does not see
-FEW = 10  # wild examples that cannot tell epochs apart at all
+FEW = 5  # wild examples that cannot tell epochs apart at all
 
 
 class Data(NamedTuple):
