@@ -204,7 +204,7 @@ def main() -> None:
         "Woods": (wildood.Woods(), ends()),
         "as_published": (wildood.Woods.as_published(), one_run),
         "Algorithm1": (Algorithm1(), one_run),
-        # The ablation: one thing otherwise, or, in the last but one, the price and λ₂ as they were before.
+        # The ablation: one thing otherwise; or two, as they were before the price (no-price-lambda2-1).
         "not-white": (NotWhite(), ends()),
         "pace-1": (Paced(times=1 / PACE), ends()),
         "pace-2": (Paced(times=2 / PACE), ends()),

@@ -153,6 +153,17 @@ def test_fit_puts_progress_on_standard_error_and_the_promise_on_standard_output(
     assert {path.name for path in (place / "d").iterdir()} >= {"detector.json", "settings.toml", "run"}
 
 
+@pytest.mark.parametrize("words", [[], ["--grid", "gamma=1.1,1.5"]], ids=["one", "a grid"])
+def test_fit_whose_reader_has_gone_writes_everything_all_the_same(place, tmp_path, words):
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "wildood", *OURS, *words, "--alpha", "0.2", "--out", str(tmp_path / "d")]
+    done = subprocess.run(command, cwd=place, env=ENVIRONMENT, stdout=writing, stderr=writing, check=False)
+    os.close(writing)
+    assert done.returncode == 0
+    assert {"detector.json", "settings.toml", "report.html"} <= {path.name for path in (tmp_path / "d").iterdir()}
+
+
 def test_quiet_shows_no_progress(fitted, place):
     assert wildood_says(place, *OURS, "--out", "d", "--quiet").stderr == b""
 

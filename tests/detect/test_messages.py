@@ -31,7 +31,7 @@ def test_few_wild_examples_that_choose_the_epoch_are_told_of(toy, trained, sched
     assert "only 4 wild examples are set aside to choose the epoch by" in caplog.text
 
 
-def test_line_on_the_kept_epoch_says_by_how_many_wild_examples(toy, trained, schedule, caplog):
+def test_line_on_the_kept_epoch_says_by_how_many_examples(toy, trained, schedule, caplog):
     caplog.set_level("INFO", "wildood")
     wildood.fit(trained(), toy.labelled, toy.wild, toy.holdout, schedule=schedule)
-    assert " % of 10 wild examples set aside" in caplog.text
+    assert " % of 10 examples set aside" in caplog.text

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from importlib import import_module
 
 import wildood
+from wildood.cli.printing import write_nowhere
 from wildood.errors import WildoodError
 
 COMMANDS = {
@@ -74,8 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"wildood: interrupted{resumes}\n")
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader (head, less) has had enough. Without this, Python complains once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        write_nowhere()
     except OSError as error:
         return _mistake(f"{error.filename or 'the output'}: {error.strerror}")
     return OK if code is None else code

@@ -1,5 +1,6 @@
 """Results on standard output: lines as they are for a file or a pipe, broken between words for a terminal."""
 
+import os
 import shutil
 import sys
 import textwrap
@@ -7,14 +8,22 @@ from collections.abc import Mapping
 
 
 def say(text: str, indent: int = 0) -> None:
-    """Write lines; in a terminal, a long one goes on below, this far to the right.
+    """Write lines; in a terminal, a long one goes on below, this far to the right. Where nobody reads them, go on.
 
     >>> say("no terminal, no wrapping")
     no terminal, no wrapping
     """
-    for line in text.splitlines():
-        sys.stdout.write(f"{wrapped(line, indent) if sys.stdout.isatty() else line}\n")
-    sys.stdout.flush()  # the result before what comes after it: a page that cannot be written must not hide it
+    try:
+        for line in text.splitlines():
+            sys.stdout.write(f"{wrapped(line, indent) if sys.stdout.isatty() else line}\n")
+        sys.stdout.flush()  # the result before what comes after it: a page that cannot be written must not hide it
+    except BrokenPipeError:  # what is written to files after it must not be lost
+        write_nowhere()
+
+
+def write_nowhere() -> None:
+    """The reader (head, less) has had enough. Without this, Python complains once more when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say_named(lines: Mapping[str, str], width: int) -> None:

@@ -254,6 +254,6 @@ def _report(detector: Detector, keep: Keep, kept: int, aside: int) -> None:
         start, chosen = detector.history[0], detector.history[kept]
         columns = [name for name in ("accuracy", "acceptance") if name in start and name in chosen]
         told = "".join(f", {name} {100 * start[name]:.1f} -> {100 * chosen[name]:.1f} %" for name in columns)
-        of = f" of {aside} wild examples set aside" if "acceptance" in columns else ""
+        of = f" of {aside} examples set aside" if "acceptance" in columns else ""
         logger.info("kept %s %d of %d%s%s", what, chosen["epoch"], detector.history[-1]["epoch"], told, of)
     logger.info("threshold %s: %s", detector.told_threshold, detector.told_promise)
