@@ -27,7 +27,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from torch import nn
-from variants import Algorithm1, NotWhite, Paced, Priced, StartedMet
+from variants import Algorithm1, NotShared, NotWhite, Paced, Priced, StartedMet
 
 import wildood
 from wildood.data.files import write_atomically
@@ -37,8 +37,7 @@ from wildood.detect.network import copy_classifier
 from wildood.evaluate.metrics import accuracy, fpr_at_tpr
 from wildood.experiments.cifar10 import PI, SPEC, cifar10, resnet20
 from wildood.experiments.parts import Parts
-from wildood.methods.answers import WEIGHT
-from wildood.methods.objective import PACE, Objective
+from wildood.methods.objective import Objective
 from wildood.models.outputs import Outputs, each_output
 from wildood.train.loop import Training
 from wildood.train.monitor import full_constraints, start_of
@@ -206,13 +205,14 @@ def main() -> None:
         "Algorithm1": (Algorithm1(), one_run),
         # The ablation: one thing otherwise; or two, as they were before the price (no-price-lambda2-1).
         "not-white": (NotWhite(), ends()),
-        "pace-1": (Paced(times=1 / PACE), ends()),
-        "pace-2": (Paced(times=2 / PACE), ends()),
-        "pace-8": (Paced(times=8 / PACE), ends()),
+        "not-shared": (NotShared(), ends()),
+        "pace-2": (Paced(times=2.0), ends()),
+        "pace-4": (Paced(times=4.0), ends()),
+        "not-shared-pace-4": (NotShared(times=4.0), ends()),
         "no-price": (Priced(), ends()),
-        "price-0.2": (Priced(price=0.2), ends()),
-        "price-0.8": (Priced(price=0.8), ends()),
-        "lambda2-1": (Priced(price=WEIGHT, weight=1.0), ends()),
+        "price-0.4": (Priced(price=0.4), ends()),
+        "price-2": (Priced(price=2.0), ends()),
+        "lambda2-1": (Priced(price=1.0, weight=1.0), ends()),
         "no-price-lambda2-1": (Priced(weight=1.0), ends()),
         "lr-0.06": (wildood.Woods(), ends(lr=0.06)),
         "met-start": (StartedMet(), ends()),

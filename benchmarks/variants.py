@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 import wildood
 from wildood.data.sampling import generator
@@ -11,7 +12,6 @@ from wildood.methods.answers import Answers
 from wildood.methods.objective import Duals, Objective, Start
 from wildood.methods.woods import SigmoidLevel, WoodsObjective
 from wildood.models.outputs import Classifier
-from wildood.models.whitening import Whitening
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,37 @@ class Paced(wildood.Woods):
         """In white coordinates of another scale."""
         objective = super().objective(classifier, start)
         assert objective.whitening is not None  # noqa: S101 - a ResNet-20 has one
-        weight, matrix = objective.whitening
-        objective.whitening = Whitening(weight, math.sqrt(self.times) * matrix)
+        objective.whitening = objective.whitening._replace(matrix=math.sqrt(self.times) * objective.whitening.matrix)
         return objective
 
 
 @dataclass(frozen=True)
+class NotShared(Paced):
+    """For the ablation: in white coordinates, but without a vector that all classes share."""
+
+    def objective(self, classifier: Classifier, start: Start) -> Objective:
+        """Only the rows of the last layer."""
+        objective = super().objective(classifier, start)
+        assert objective.whitening is not None  # noqa: S101 - a ResNet-20 has one
+        objective.whitening = objective.whitening._replace(shared=False)
+        return objective
+
+
+class Times(Answers):
+    """Answers whose change costs so many times as much."""
+
+    def __init__(self, classifier: Classifier, times: float) -> None:
+        super().__init__(classifier)
+        self.times = times
+
+    def __call__(self, raw: Tensor, logits: Tensor) -> Tensor:
+        """That many times the divergence."""
+        return self.times * super().__call__(raw, logits)
+
+
+@dataclass(frozen=True)
 class Priced(wildood.Woods):
-    """For the ablation: another price of changed answers, and another start of the second multiplier."""
+    """For the ablation: another price of a nat of changed answers, and another start of the second multiplier."""
 
     price: float = 0.0
     weight: float = 0.0
@@ -71,7 +94,7 @@ class Priced(wildood.Woods):
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """With that price, or none."""
         objective = super().objective(classifier, start)
-        objective.answers = Answers(classifier, self.price) if self.price else None
+        objective.answers = Times(classifier, self.price) if self.price else None
         return objective
 
     def duals(self) -> Duals:

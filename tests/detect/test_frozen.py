@@ -15,7 +15,6 @@ from wildood.data.wild import as_wild
 from wildood.detect import frozen
 from wildood.detect.detector import Example
 from wildood.detect.preparation import Data
-from wildood.methods.objective import PACE
 from wildood.models.outputs import Classifier, tap_features
 from wildood.models.small import MLP
 from wildood.models.whitening import whitener
@@ -50,6 +49,18 @@ def test_weights_are_those_of_a_training_whose_backbone_takes_no_gradient(toy, t
     assert found.threshold == pytest.approx(expected.threshold, rel=1e-4)
 
 
+class Linear(nn.Module):
+    """A linear model with a vector that is added to the weights of all classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.shared = nn.Linear(16, 3), nn.Linear(16, 1, bias=False)
+        nn.init.zeros_(self.shared.weight)
+
+    def forward(self, x):
+        return self.rows(x) + self.shared(x)
+
+
 def test_detector_is_that_of_a_linear_model_trained_on_white_features(toy, trained, schedule):
     schedule = replace(schedule, weight_decay=0.0)  # which pulls to another place
     model = trained()
@@ -61,15 +72,15 @@ def test_detector_is_that_of_a_linear_model_trained_on_white_features(toy, train
 
     known = features(toy.labelled[0])
     start = start_of(classifier, labelled_source(toy.labelled, "labelled"), seed=0)
-    root = whitener(torch.tensor(known.T @ known / len(known)), len(known), PACE * float(start.logsumexp.var())).numpy()
+    root = whitener(torch.tensor(known.T @ known / len(known)), len(known), float(start.logsumexp.var())).numpy()
 
     def white(x):
         return (features(x) @ root).astype(np.float32)
 
-    linear = nn.Linear(16, 3)
+    linear = Linear()
     with torch.no_grad():
-        linear.weight.copy_(last.weight.double() @ torch.from_numpy(np.linalg.inv(root)))
-        linear.bias.copy_(last.bias)
+        linear.rows.weight.copy_(last.weight.double() @ torch.from_numpy(np.linalg.inv(root)))
+        linear.rows.bias.copy_(last.bias)
     (x, y), (x_holdout, y_holdout) = toy.labelled, toy.holdout
     data = (white(x), y), white(toy.wild), (white(x_holdout), y_holdout)
 

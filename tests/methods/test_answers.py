@@ -24,10 +24,10 @@ def start() -> Start:
 
 def test_price_is_the_divergence_from_the_first_answers():
     first = classifier().eval()
-    answers = Answers(first, weight=0.5)
+    answers = Answers(first)
     logits = torch.randn(8, 3, generator=torch.Generator().manual_seed(2))
     before, now = first(BATCH.wild).logits.double().softmax(1), logits.double().softmax(1)
-    expected = 0.5 * (before * (before / now).log()).sum(1).mean()
+    expected = (before * (before / now).log()).sum(1).mean()
     assert answers(BATCH.wild, logits).item() == pytest.approx(expected.item(), rel=1e-5)
 
 

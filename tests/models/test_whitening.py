@@ -156,7 +156,8 @@ def test_a_weight_of_half_precision_has_a_gradient_of_half_precision():
     whiten = moments.whitening()
     whiten()
     assert layer.weight.grad.dtype == torch.bfloat16
-    torch.testing.assert_close(layer.weight.grad.float(), before.float() @ whiten.matrix, rtol=0.01, atol=0.0)
+    white = before.float() @ whiten.matrix
+    torch.testing.assert_close(layer.weight.grad.float(), white + white.mean(0), rtol=0.01, atol=0.0)  # √(1 + 3) times
 
 
 def test_features_that_are_not_finite_are_left_as_they_are():
@@ -236,6 +237,27 @@ def test_steps_do_not_depend_on_the_scale_of_the_features():
         return layer(scale * features).detach()
 
     torch.testing.assert_close(logits(8.0), logits(0.125), rtol=1e-4, atol=1e-4)
+
+
+def test_a_step_is_that_of_the_rows_and_of_a_vector_that_they_share():
+    features = torch.randn(100, 5, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(1)
+    layer = nn.Linear(5, 4)
+    with moments_of(Classifier(layer), features[:1]) as moments:
+        layer(features)
+    whiten = moments.whitening()
+    start = layer.weight.detach().clone()
+    rows, shared = torch.zeros(4, 5, requires_grad=True), torch.zeros(5, requires_grad=True)
+    weight = start + (rows + shared) @ whiten.matrix
+    (features @ weight.T + layer.bias.detach()).logsumexp(1).square().mean().backward()
+    with torch.no_grad():
+        expected = start - 0.01 * (rows.grad + shared.grad) @ whiten.matrix
+    optimiser = torch.optim.SGD([layer.weight], lr=0.01)
+    layer(features).logsumexp(1).square().mean().backward()
+    whiten()
+    whiten()
+    optimiser.step()
+    torch.testing.assert_close(layer.weight.detach(), expected)
 
 
 def test_a_layer_without_a_gradient_is_passed_over():

@@ -13,7 +13,6 @@ from wildood import Schedule, TrainingError, Woods
 from wildood.data.sampling import ShuffledCycle, generator
 from wildood.data.sources import ArraySource
 from wildood.data.wild import WildMixture, WildPool
-from wildood.methods.answers import WEIGHT
 from wildood.methods.cross_entropy import CrossEntropyObjective
 from wildood.methods.objective import Start
 from wildood.models.outputs import Classifier
@@ -53,6 +52,7 @@ def test_two_steps_are_what_algorithm_1_says_by_hand():
     slope, shift = run.objective.level.rho.item(), run.objective.level.bias.item()
     matrix = run.objective.whitening.matrix
     white = [matrix @ matrix, *(torch.eye(3), torch.eye(1), torch.eye(1))]
+    shared = [torch.eye(3) + 1, *(torch.eye(1),) * 3]  # V and a vector for all rows: (I + 11ᵀ) G
     run.train()
 
     order = ShuffledCycle(40, generator(7, "labelled"))
@@ -71,12 +71,12 @@ def test_two_steps_are_what_algorithm_1_says_by_hand():
         c1 = (1 / (1 + torch.exp(-z))).mean() - 0.1
         c2 = (f.logsumexp(1) - f[torch.arange(8), y]).mean() - 0.5
         was = (wild @ weight.T + bias).softmax(1)  # the answers before the first step
-        value = (1 / (1 + torch.exp(z_wild))).mean() + WEIGHT * (was * (was / f_wild.softmax(1)).log()).sum(1).mean()
+        value = (1 / (1 + torch.exp(z_wild))).mean() + (was * (was / f_wild.softmax(1)).log()).sum(1).mean()
         for c, multiplier, penalty in ((c1, lambda1, 1.5), (c2, lambda2, 0.5)):
             active = penalty * c + multiplier >= 0
             value = value + (multiplier * c + penalty / 2 * c**2 if active else -(multiplier**2) / (2 * penalty))
         for i, gradient in enumerate(torch.autograd.grad(value, leaves)):
-            g = gradient.reshape(-1, len(white[i])) @ white[i]  # the last layer's, in white coordinates
+            g = shared[i] @ gradient.reshape(-1, len(white[i])) @ white[i]  # the last layer's, in white coordinates
             g = g.reshape(gradient.shape) + decay[i] * parameters[i]
             momentum[i] = 0.9 * momentum[i] + g
             parameters[i] = parameters[i] - lr * (g + 0.9 * momentum[i])

@@ -8,28 +8,26 @@ from torch import Tensor
 
 from wildood.models.outputs import Classifier
 
-WEIGHT = 0.4  # of a nat, beside the share of wild data called ID
-
 
 class Answers:
-    """The mean of KL(p₀ ‖ p) times a weight, p the softmax of the logits and p₀ what it was at the start.
+    """The mean of KL(p₀ ‖ p), p the softmax of the logits and p₀ what it was at the start.
 
-    A price for answers that change. The energy is free: what is added to all logits of an example leaves p as it is. The
-    starting classifier is a copy of its own in evaluation mode, which is neither trained nor saved; the logits are those of
-    training, so that BatchNorm and dropout have a small price from the first step on.
+    A price for answers that change: a nat costs as much as a wild example that is called ID. The energy is free: what is
+    added to all logits of an example leaves p as it is. The starting classifier is a copy of its own in evaluation mode,
+    which is neither trained nor saved; the logits are those of training, so that BatchNorm and dropout have a small price
+    from the first step on.
 
     >>> classifier = Classifier(torch.nn.Linear(2, 3))
-    >>> answers, raw = Answers(classifier, weight=1.0), torch.ones(4, 2)
+    >>> answers, raw = Answers(classifier), torch.ones(4, 2)
     >>> answers(raw, classifier(raw).logits - 5).abs().item() < 1e-6
     True
     """
 
-    def __init__(self, classifier: Classifier, weight: float = WEIGHT) -> None:
+    def __init__(self, classifier: Classifier) -> None:
         self.first = copy.deepcopy(classifier).eval().requires_grad_(requires_grad=False)
-        self.weight = weight
 
     def __call__(self, raw: Tensor, logits: Tensor) -> Tensor:
         """Of these examples, and the logits that they have now."""
         with torch.no_grad():
             before = self.first(raw).logits.log_softmax(1)
-        return self.weight * F.kl_div(logits.log_softmax(1), before, reduction="batchmean", log_target=True)
+        return F.kl_div(logits.log_softmax(1), before, reduction="batchmean", log_target=True)

@@ -30,9 +30,6 @@ class Terms(NamedTuple):
     constraints: dict[str, Tensor]
 
 
-PACE = 4.0  # of the last layer: the mean square of a white feature over the variance of S; suits the default learning rate
-
-
 class Start(NamedTuple):
     """What the starting classifier says of the labelled data that is trained on, in evaluation mode.
 
@@ -63,9 +60,9 @@ class Start(NamedTuple):
         """How its last layer is trained in white coordinates; None if it cannot be.
 
         For losses of wS + b with w from -1/std(S): where logits are c times as large, so is what is to be learned, and the
-        gradient is a c-th of what it was. So the scale of these coordinates is that of S.
+        gradient is a c-th of what it was. So the mean square of a white feature is the variance of S.
         """
-        return None if self.moments is None else self.moments.whitening(PACE * self.spread**2)
+        return None if self.moments is None else self.moments.whitening(self.spread**2)
 
     @property
     def spread(self) -> float:

@@ -4,8 +4,13 @@ Of a network's features a few directions are long, and what tells OOD from ID is
 the long ones stand hardly moves those. With weight = start + V M, M = s (E φφᵀ + δ)^(-1/2) and φ the features, SGD on V
 learns all directions at one pace, whatever the scale of the features. Its gradient is G M where the weight's is G, and its
 step moves the weight by that times M again: the layer itself stays as it is. (The input side of K-FAC, Martens & Grosse.)
+
+Of a layer that makes logits, one vector u is learned besides, which is added to the weights of all classes: u·φ moves the
+energy and leaves every answer as it is. Where weight = start + (V + 1 uᵀ) M, a step of V and u is one of the weight by
+(1 + 11ᵀ) G M M.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -24,15 +29,35 @@ WIDEST = 2048  # more features take long to make white
 
 
 class Whitening(NamedTuple):
-    """The weight of a linear layer, and the matrix M of its white coordinates, in float32."""
+    """The weight of a linear layer, and the matrix M of its white coordinates, in float32.
+
+    Attributes:
+        weight: one row for each output.
+        matrix: M.
+        shared: whether a vector that all rows share is learned besides.
+    """
 
     weight: Tensor
     matrix: Tensor
+    shared: bool = False
 
     def __call__(self) -> None:
-        """Multiply the gradient by M: once for that in white coordinates, once more for the step of the weight itself."""
-        if self.weight.grad is not None:
-            self.weight.grad = (self.weight.grad.float() @ self.matrix).to(self.weight.grad.dtype)
+        """Multiply the gradient by M: once for that in white coordinates, once more for the step of the weight itself.
+
+        And by the root of 1 + 11ᵀ from the left, for what the rows share: their mean counts √(1 + rows) times.
+
+        >>> weight = nn.Parameter(torch.zeros(3, 1))
+        >>> weight.grad = torch.tensor([[2.0], [1.0], [0.0]])
+        >>> Whitening(weight, torch.eye(1), shared=True)()
+        >>> weight.grad.T
+        tensor([[3., 2., 1.]])
+        """
+        if self.weight.grad is None:
+            return
+        gradient = self.weight.grad.float() @ self.matrix
+        if self.shared:
+            gradient += (math.sqrt(1 + len(gradient)) - 1) * gradient.mean(0)
+        self.weight.grad = gradient.to(self.weight.grad.dtype)
 
 
 class Moments:
@@ -58,9 +83,9 @@ class Moments:
         return whitener(self.total / self.count, self.count, each).to(self.layer.weight.device, torch.float32)
 
     def whitening(self, each: float = EACH) -> Whitening | None:
-        """Of the layer itself; None also where its weight is not trained."""
+        """Of the layer itself, which makes logits; None also where its weight is not trained."""
         matrix, weight = self.matrix(each), self.layer.weight
-        return None if matrix is None or not weight.requires_grad else Whitening(weight, matrix)
+        return None if matrix is None or not weight.requires_grad else Whitening(weight, matrix, shared=True)
 
 
 @contextmanager
