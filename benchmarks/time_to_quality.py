@@ -4,7 +4,9 @@ Run: python benchmarks/time_to_quality.py --data-root ../shared/data --runs runs
      [--seeds 0 1] [--lengths 50 100] [--pi 0.02] [--only Woods as_published]
 
 With --part unseen, the classifier is one that was trained on half of the training images, and what it is measured on is some
-of the other half: to develop on, without test images and without images that the classifier has learned by heart.
+of the other half: to develop on, without test images and without images that the classifier has learned by heart. Wild ID
+images are of the other half, too, as where a classifier is deployed; with --part learned, it was trained on them, as in the
+test part.
 
 All start from the same weights; the seconds are those of start-up and steps, without the looks. The learning rate of
 `Woods()` falls within a run, so that each length is a run of its own; the others train at one rate, and one run is looked at
@@ -43,6 +45,7 @@ from wildood.train.loop import Training
 from wildood.train.monitor import full_constraints, start_of
 
 LEVELS = (50, 30, 25, 20, 10, 5, 2)  # % FPR95
+HALF = ("unseen", "learned")  # parts to develop on with the classifier that was trained on half of the images
 LENGTHS = {"svhn": (50,), "textures": (100,), "places": (100, 200)}  # steps of runs of Woods()
 
 
@@ -92,8 +95,8 @@ def curve(
 
 def parts_of(root: Path, ood: str, seed: int, part: str, pi: float = PI) -> Parts:
     """The data of a seed; to develop on, the holdout and 30 % of the wild OOD images take the place of the test shares."""
-    if part == "unseen":
-        return unseen(root, ood, seed, pi)
+    if part in HALF:
+        return half(root, ood, seed, part, pi)
     parts = cifar10(root, ood, seed, "test", holdout=1000)
     if part == "validation":
         apart = cifar10(root, ood, seed, "validation", holdout=0)
@@ -101,16 +104,21 @@ def parts_of(root: Path, ood: str, seed: int, part: str, pi: float = PI) -> Part
     return parts._replace(wild=WildMixture(parts.wild.id, parts.wild.ood, pi))
 
 
-def unseen(root: Path, ood: str, seed: int, pi: float) -> Parts:
-    """For the classifier that has seen 10,000 of the images: the others in the wild, for the holdout, and to measure on."""
+def half(root: Path, ood: str, seed: int, part: str, pi: float) -> Parts:
+    """For the classifier that has seen 10,000 of the images: the others for the holdout, to measure on, or wild."""
     with np.load(root / "cifar10.npz") as file:
         images, labels = file["train_images"], file["train_labels"].astype(np.int64)
     with np.load(root / f"{ood}.npz") as file:
         unknown = np.random.default_rng(0).permutation(file["images"])
     rng, train = np.random.default_rng(seed), int(0.7 * len(unknown))
     apart, wild = np.split(rng.permutation(unknown[:train]), [int(0.3 * train)])
-    wild_id, holdout, rest = np.split(10_000 + rng.permutation(10_000), [5_000, 6_000])
-    known = [(images[chosen], labels[chosen]) for chosen in (np.arange(10_000), holdout, rest)]
+    if part == "learned":
+        labelled, wild_id = np.split(rng.permutation(10_000), [5_000])
+        holdout, rest = np.split(10_000 + rng.permutation(10_000), [1_000])
+    else:
+        labelled = np.arange(10_000)
+        wild_id, holdout, rest = np.split(10_000 + rng.permutation(10_000), [5_000, 6_000])
+    known = [(images[chosen], labels[chosen]) for chosen in (labelled, holdout, rest)]
     return Parts(known[0], WildMixture(id=images[wild_id], ood=wild, pi=pi), known[1], known[2], apart)
 
 
@@ -173,7 +181,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--runs", type=Path, required=True)
-    parser.add_argument("--part", choices=["validation", "unseen", "test"], default="validation")
+    parser.add_argument("--part", choices=["validation", *HALF, "test"], default="validation")
     parser.add_argument("--ood", nargs="+", default=["svhn", "textures", "places"])
     parser.add_argument("--seeds", type=int, nargs="+", default=None)
     parser.add_argument("--lengths", type=int, nargs="+", help="of runs of Woods(); other ones for each set if not given")
@@ -183,7 +191,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=["Woods", "as_published", "Algorithm1"])
     arguments = parser.parse_args()
     root, part = arguments.data_root, arguments.part
-    model = resnet20(root, "resnet20-cifar10-half" if part == "unseen" else "resnet20-cifar10")
+    model = resnet20(root, "resnet20-cifar10-half" if part in HALF else "resnet20-cifar10")
     seeds = arguments.seeds or ([0, 1, 2, 3, 4] if part == "test" else [100])
     published = replace(wildood.Schedule.as_published("stationary"), epochs=None, milestones=())
 
