@@ -211,12 +211,12 @@ def main() -> None:
         "Woods": (wildood.Woods(), ends()),
         "as_published": (wildood.Woods.as_published(), one_run),
         "Algorithm1": (Algorithm1(), one_run),
-        # The ablation: one thing otherwise; or two, as they were before the price (no-price-lambda2-1).
+        # The ablation: one thing otherwise, or several.
         "not-white": (NotWhite(), ends()),
         "not-shared": (NotShared(), ends()),
         "pace-2": (Paced(times=2.0), ends()),
         "pace-4": (Paced(times=4.0), ends()),
-        "not-shared-pace-4": (NotShared(times=4.0), ends()),
+        "before": (NotShared(times=4.0, price=0.4), ends()),  # the recipe before that vector
         "no-price": (Priced(), ends()),
         "price-0.4": (Priced(price=0.4), ends()),
         "price-2": (Priced(price=2.0), ends()),

@@ -1,4 +1,4 @@
-"""Variants of `Woods()` for `time_to_quality.py`: Algorithm 1, and one thing otherwise at a time for the ablation."""
+"""Variants of `Woods()` for `time_to_quality.py`: Algorithm 1, and those of the ablation."""
 
 import math
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ class Algorithm1(wildood.Woods):
 
 @dataclass(frozen=True)
 class NotWhite(wildood.Woods):
-    """For the ablation: the last layer's gradient as it is."""
+    """For the ablation: the last layer's gradient as it is, without a shared vector."""
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """Without white coordinates."""
@@ -60,18 +60,6 @@ class Paced(wildood.Woods):
         return objective
 
 
-@dataclass(frozen=True)
-class NotShared(Paced):
-    """For the ablation: in white coordinates, but without a vector that all classes share."""
-
-    def objective(self, classifier: Classifier, start: Start) -> Objective:
-        """Only the rows of the last layer."""
-        objective = super().objective(classifier, start)
-        assert objective.whitening is not None  # noqa: S101 - a ResNet-20 has one
-        objective.whitening = objective.whitening._replace(shared=False)
-        return objective
-
-
 class Times(Answers):
     """Answers whose change costs so many times as much."""
 
@@ -82,6 +70,21 @@ class Times(Answers):
     def __call__(self, raw: Tensor, logits: Tensor) -> Tensor:
         """That many times the divergence."""
         return self.times * super().__call__(raw, logits)
+
+
+@dataclass(frozen=True)
+class NotShared(Paced):
+    """For the ablation: in white coordinates without a vector that all classes share; at another pace and price, too."""
+
+    price: float = 1.0
+
+    def objective(self, classifier: Classifier, start: Start) -> Objective:
+        """Only the rows of the last layer."""
+        objective = super().objective(classifier, start)
+        assert objective.whitening is not None  # noqa: S101 - a ResNet-20 has one
+        objective.whitening = objective.whitening._replace(shared=False)
+        objective.answers = Times(classifier, self.price)
+        return objective
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 import wildood
 from wildood.data.given import labelled_source
 from wildood.data.wild import WildPool, as_wild
+from wildood.methods.answers import Answers
 from wildood.models.outputs import Classifier, tap_features
 from wildood.models.small import MLP
+from wildood.scores.energy import EnergyScore
 from wildood.train.loop import Training
 from wildood.train.monitor import start_of
+from wildood.train.optimiser import clip_gradient
 
 RNG = np.random.default_rng(0)
 LABELLED = labelled_source((RNG.normal(size=(64, 2)).astype(np.float32), RNG.integers(0, 3, 64)), "labelled")
@@ -41,7 +45,9 @@ def network() -> Classifier:
 def test_methods_that_are_trained_in_white_coordinates(method, white):
     classifier = network()
     classifier.tap = tap_features(classifier.model, torch.zeros(1, 2), None)
-    assert (method.objective(classifier, start_of(classifier, LABELLED, 0)).whitening is not None) == white
+    objective = method.objective(classifier, start_of(classifier, LABELLED, 0))
+    assert (objective.whitening is not None) == white
+    assert not white or objective.whitening.shared == isinstance(objective.score, EnergyScore)  # else the head's
 
 
 def steps(schedule: wildood.Schedule, *, white: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -97,6 +103,29 @@ def test_clip_counts_the_length_in_white_coordinates():
     back = torch.linalg.solve(matrix.double(), found[LAST].double(), left=False).float()
     found[LAST] = rows_back(back, (1 + len(back)) ** 0.5)
     assert sum(float(each.square().sum()) for each in found.values()) ** 0.5 == pytest.approx(0.01, rel=1e-3)
+
+
+def test_clip_counts_the_rows_and_the_vector_that_they_share():
+    classifier = network()
+    objective = wildood.Woods().objective(classifier, start_of(classifier, LABELLED, 0))
+    weight, matrix = objective.whitening.weight, objective.whitening.matrix
+    gradient = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)) + 1.0
+    weight.grad = gradient.clone()
+    rows, shared = gradient @ matrix, (gradient @ matrix).sum(0)
+    length = float(rows.square().sum() + shared.square().sum()) ** 0.5
+    clip_gradient(objective, length / 2)
+    torch.testing.assert_close(weight.grad, (rows + shared) @ matrix / 2, rtol=1e-3, atol=1e-5)
+
+
+def test_answers_teach_nothing_to_the_vector_that_the_rows_share():
+    classifier = network()
+    whiten = start_of(classifier, LABELLED, 0).whitening()
+    x, y = torch.as_tensor(LABELLED.examples), torch.as_tensor(LABELLED.labels)
+    logits = classifier(x).logits
+    (F.cross_entropy(logits, y) + Answers(network())(x, 2 * logits)).backward()
+    before = whiten.weight.grad.clone()
+    whiten()
+    torch.testing.assert_close(whiten.weight.grad, before @ whiten.matrix)
 
 
 def test_head_of_woods_alt_is_trained_in_white_coordinates_of_its_features():

@@ -18,7 +18,7 @@ from wildood.models.shipped import SHIPPED as MODELS
 from wildood.scores.score import Score
 from wildood.scores.shipped import NAMES as SCORES
 
-FORMAT = 3  # of what a run means: another one gives other names
+FORMAT = 3  # of what a run means: another one gives other names (3: a vector that all classes share)
 PAPER_MEAN, PAPER_STD = (125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255)
 NONE = "none"  # for a setting whose default is something else; TOML has no word for it
 CHOICES = {"protocol": ("honest", "as_published"), "keep": ("best", "last")}

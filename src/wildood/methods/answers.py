@@ -12,10 +12,10 @@ from wildood.models.outputs import Classifier
 class Answers:
     """The mean of KL(p₀ ‖ p), p the softmax of the logits and p₀ what it was at the start.
 
-    A price for answers that change: a nat costs as much as a wild example that is called ID. The energy is free: what is
-    added to all logits of an example leaves p as it is. The starting classifier is a copy of its own in evaluation mode,
-    which is neither trained nor saved; the logits are those of training, so that BatchNorm and dropout have a small price
-    from the first step on.
+    A price for answers that change: a nat costs as much as a wild example that `Woods` is certain to be ID. The energy is
+    free: what is added to all logits of an example leaves p as it is. The starting classifier is a copy of its own in
+    evaluation mode, which is neither trained nor saved; the logits are those of training, so that BatchNorm and dropout have
+    a small price from the first step on.
 
     >>> classifier = Classifier(torch.nn.Linear(2, 3))
     >>> answers, raw = Answers(classifier), torch.ones(4, 2)

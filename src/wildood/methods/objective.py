@@ -57,10 +57,11 @@ class Start(NamedTuple):
     moments: Moments | None = None
 
     def whitening(self) -> Whitening | None:
-        """How its last layer is trained in white coordinates; None if it cannot be.
+        """How its last layer is trained in white coordinates, with a vector that all classes share; None if it cannot be.
 
         For losses of wS + b with w from -1/std(S): where logits are c times as large, so is what is to be learned, and the
-        gradient is a c-th of what it was. So the mean square of a white feature is the variance of S.
+        gradient is a c-th of what it was. So the mean square of a white feature is as the variance of S:
+        once that suits the default learning rate.
         """
         return None if self.moments is None else self.moments.whitening(self.spread**2)
 

@@ -6,8 +6,8 @@ learns all directions at one pace, whatever the scale of the features. Its gradi
 step moves the weight by that times M again: the layer itself stays as it is. (The input side of K-FAC, Martens & Grosse.)
 
 Of a layer that makes logits, one vector u is learned besides, which is added to the weights of all classes: u·φ moves the
-energy and leaves every answer as it is. Where weight = start + (V + 1 uᵀ) M, a step of V and u is one of the weight by
-(1 + 11ᵀ) G M M.
+energy and leaves every answer as it is. Where weight = start + (V + 1 uᵀ) M, 1 a vector of ones, a step of V and u moves the
+weight along (I + 11ᵀ) G M M.
 """
 
 import math
@@ -44,7 +44,7 @@ class Whitening(NamedTuple):
     def __call__(self) -> None:
         """Multiply the gradient by M: once for that in white coordinates, once more for the step of the weight itself.
 
-        And by the root of 1 + 11ᵀ from the left, for what the rows share: their mean counts √(1 + rows) times.
+        And, if `shared`, by the root of I + 11ᵀ from the left: the mean of the rows counts √(1 + rows) times.
 
         >>> weight = nn.Parameter(torch.zeros(3, 1))
         >>> weight.grad = torch.tensor([[2.0], [1.0], [0.0]])
