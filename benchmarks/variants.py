@@ -38,15 +38,6 @@ class Algorithm1(wildood.Woods):
 
 
 @dataclass(frozen=True)
-class NotWhite(wildood.Woods):
-    """For the ablation: the last layer's gradient as it is, without a shared vector."""
-
-    def objective(self, classifier: Classifier, start: Start) -> Objective:
-        """Without white coordinates."""
-        return super().objective(classifier, start._replace(moments=None))
-
-
-@dataclass(frozen=True)
 class Paced(wildood.Woods):
     """For the ablation: the last layer at another pace than its own."""
 
@@ -104,6 +95,15 @@ class Priced(wildood.Woods):
         """The second multiplier from that weight."""
         duals = super().duals()
         return replace(duals, multipliers={**duals.multipliers, "classification": self.weight})
+
+
+@dataclass(frozen=True)
+class NotWhite(Priced):
+    """The last layer's gradient as it is, without a shared vector: what a model has that cannot be made white."""
+
+    def objective(self, classifier: Classifier, start: Start) -> Objective:
+        """Without white coordinates."""
+        return super().objective(classifier, start._replace(moments=None))
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,12 @@ import torch
 from torch import nn
 
 from wildood import Woods, WoodsAlt
+from wildood.data.given import labelled_source
 from wildood.methods.answers import Answers
-from wildood.methods.objective import Batch, Start
+from wildood.methods.objective import Batch, Objective
 from wildood.models.features import FeatureTap
 from wildood.models.outputs import Classifier
+from wildood.train.monitor import start_of
 
 RNG = torch.Generator().manual_seed(0)
 BATCH = Batch(torch.randn(8, 5, generator=RNG), torch.arange(8) % 3, torch.randn(8, 5, generator=RNG))
@@ -17,9 +19,10 @@ def classifier() -> Classifier:
     return Classifier(nn.Sequential(nn.Linear(5, 4), nn.Dropout(0.5), nn.Linear(4, 3)), tap=FeatureTap("2", side="input"))
 
 
-def start() -> Start:
-    sums = torch.randn(100, generator=torch.Generator().manual_seed(1))
-    return Start(cross_entropy=0.25, accuracy=0.9, logsumexp=sums, classes=3, features=4, seed=0)
+def at_work(method: Woods, *, white: bool = True) -> Objective:
+    model = classifier()
+    start = start_of(model, labelled_source((BATCH.labelled, BATCH.labels), "labelled"), 0)
+    return method.objective(model, start if white else start._replace(moments=None))
 
 
 def test_price_is_the_divergence_from_the_first_answers():
@@ -39,7 +42,7 @@ def test_price_leaves_the_energy_free():
 
 @pytest.mark.parametrize("method", [Woods(), WoodsAlt()], ids=["Woods", "WoodsAlt"])
 def test_first_answers_stay_what_they_were_while_the_classifier_is_trained(method):
-    objective = method.objective(classifier(), start()).train()
+    objective = at_work(method).train()
     before = objective.answers.first(BATCH.wild).logits
     with torch.no_grad():
         for parameter in objective.parameters():
@@ -49,7 +52,7 @@ def test_first_answers_stay_what_they_were_while_the_classifier_is_trained(metho
 
 @pytest.mark.parametrize("method", [Woods(), WoodsAlt()], ids=["Woods", "WoodsAlt"])
 def test_changed_answers_are_part_of_the_loss(method):
-    objective = method.objective(classifier(), start()).eval()
+    objective = at_work(method).eval()
     with torch.no_grad():
         objective.classifier.model[2].weight.mul_(-3.0)
     _, wild = objective.outputs(BATCH)
@@ -62,7 +65,7 @@ def test_changed_answers_are_part_of_the_loss(method):
 
 @pytest.mark.parametrize("method", [Woods(), WoodsAlt()], ids=["Woods", "WoodsAlt"])
 def test_first_answers_are_neither_trained_nor_saved(method):
-    objective = method.objective(classifier(), start())
+    objective = at_work(method)
     held = {id(parameter) for parameter in objective.answers.first.parameters()}
     assert held
     assert held.isdisjoint(map(id, objective.parameters()))
@@ -72,4 +75,9 @@ def test_first_answers_are_neither_trained_nor_saved(method):
 
 @pytest.mark.parametrize("method", [Woods.as_published(), WoodsAlt.as_published()], ids=["Woods", "WoodsAlt"])
 def test_as_published_answers_have_no_price(method):
-    assert method.objective(classifier(), start()).answers is None
+    assert at_work(method).answers is None
+
+
+def test_answers_have_a_price_only_where_the_energy_can_be_moved_without_them():
+    assert at_work(Woods(), white=False).answers is None
+    assert at_work(WoodsAlt(), white=False).answers is not None  # its head is apart from the answers

@@ -63,13 +63,6 @@ class Twice(ByName):
         return self.last(x)
 
 
-class Larger(ByName):
-    """A last layer whose outputs are not the logits yet."""
-
-    def forward(self, x):
-        return 3 * self.last(x)
-
-
 class Gate(nn.Module):
     """A last layer that is not the head, though it has as many outputs."""
 
@@ -100,7 +93,7 @@ class Squeezing(ByName):
         Classifier(OneByOne()),
         Classifier(Views()),
         Classifier(Twice()),
-        Classifier(Larger()),
+        network(nn.Sequential(nn.Linear(5, 3), nn.LogSoftmax(1))),
         Classifier(Gate()),
     ],
     ids=[
@@ -113,7 +106,7 @@ class Squeezing(ByName):
         "one by one",
         "views",
         "twice",
-        "larger",
+        "not the logits",
         "gate",
     ],
 )
@@ -237,6 +230,50 @@ def test_steps_do_not_depend_on_the_scale_of_the_features():
         return layer(scale * features).detach()
 
     torch.testing.assert_close(logits(8.0), logits(0.125), rtol=1e-4, atol=1e-4)
+
+
+class Calibrated(nn.Sequential):
+    """Logits that are divided by a temperature."""
+
+    temperature = 2.5
+
+    def forward(self, x):
+        return super().forward(x) / self.temperature
+
+
+def test_steps_do_not_depend_on_a_temperature():
+    features = torch.randn(200, 5, generator=torch.Generator().manual_seed(0))
+
+    def logits(model, scale):
+        with torch.no_grad():
+            for parameter, start in zip(model[0].parameters(), nn.Linear(5, 3).parameters(), strict=True):
+                parameter.copy_(scale * start)
+        with moments_of(Classifier(model), features[:2]) as moments:
+            model(features)
+        assert moments.scale == pytest.approx(1 / scale)
+        whiten = moments.whitening()
+        optimiser = torch.optim.SGD([model[0].weight], lr=0.01)
+        model(features).logsumexp(1).square().mean().backward()
+        whiten()
+        whiten()
+        optimiser.step()
+        return model(features).detach()
+
+    torch.manual_seed(1)
+    plain = logits(nn.Sequential(nn.Linear(5, 3)), 1.0)
+    torch.manual_seed(1)
+    divided = logits(Calibrated(nn.Linear(5, 3)), Calibrated.temperature)
+    torch.testing.assert_close(divided, plain)
+
+
+def test_a_layer_of_zeros_makes_logits():
+    layer = nn.Linear(2, 3)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    with moments_of(Classifier(layer), SOME[:2]) as moments:
+        layer(SOME)
+    assert moments.scale == 1.0
+    assert moments.whitening() is not None
 
 
 def test_a_step_is_that_of_the_rows_and_of_a_vector_that_they_share():

@@ -4,7 +4,8 @@ minimise    1/m Σ_i L_ood(g(x~_i), in)                      the share of wild d
 subject to  1/n Σ_j L_ood(g(x_j), out)      <= alpha        false alarms on labelled data
             1/n Σ_j L_cls(f(x_j), y_j)      <= tau          the classifier stays as good as it was
 
-What is minimised has a price for changed answers on wild data besides (`Answers`); as published, it has none.
+What is minimised has a price for changed answers on wild data besides (`Answers`), where a vector that all classes share can
+be learned (`Whitening`); as published, it has none.
 """
 
 import math
@@ -156,8 +157,9 @@ class WoodsObjective(Objective):
 
     def __init__(self, method: Woods, classifier: Classifier, level: SigmoidLevel, start: Start) -> None:
         super().__init__(classifier, EnergyScore(), method.duals())
-        if not method.published:
-            self.whitening, self.answers = start.whitening(), Answers(classifier)
+        self.whitening = None if method.published else start.whitening()
+        # Without a vector that moves the energy and no answer, the price would keep OOD examples where they are.
+        self.answers = None if self.whitening is None else Answers(classifier)
         self.level = level.to(classifier.device)
         self.alpha = method.alpha
         self.tau = method.tau_from(start)

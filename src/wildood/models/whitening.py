@@ -61,10 +61,17 @@ class Whitening(NamedTuple):
 
 
 class Moments:
-    """The sum of φφᵀ over the features φ that a linear layer has taken, one vector for each example."""
+    """The sum of φφᵀ over the features φ that a linear layer has taken, one vector for each example.
 
-    def __init__(self, layer: nn.Linear) -> None:
-        self.layer = layer
+    Attributes:
+        layer: it.
+        scale: the logits are so many times what it makes.
+        count: how many vectors it has taken.
+        total: the sum.
+    """
+
+    def __init__(self, layer: nn.Linear, scale: float = 1.0) -> None:
+        self.layer, self.scale = layer, scale
         self.count = 0
         self.total = torch.zeros((layer.in_features,) * 2, dtype=torch.float64)
 
@@ -83,8 +90,12 @@ class Moments:
         return whitener(self.total / self.count, self.count, each).to(self.layer.weight.device, torch.float32)
 
     def whitening(self, each: float = EACH) -> Whitening | None:
-        """Of the layer itself, which makes logits; None also where its weight is not trained."""
-        matrix, weight = self.matrix(each), self.layer.weight
+        """Of the layer itself, which makes logits; None also where its weight is not trained.
+
+        `each` is for the logits: where they are c times what the layer makes, so is the layer's gradient, and what a step of
+        it does to them is c times that.
+        """
+        matrix, weight = self.matrix(each / self.scale**2), self.layer.weight
         return None if matrix is None or not weight.requires_grad else Whitening(weight, matrix, shared=True)
 
 
@@ -98,20 +109,22 @@ def moments_of(classifier: Classifier, some: Tensor) -> Iterator[Moments | None]
     >>> moments.count, moments.whitening().matrix.shape
     (10, torch.Size([3, 3]))
     """
-    layer = _layer(classifier, some)
-    if layer is None:
+    moments = _moments(classifier, some)
+    if moments is None:
         yield None
         return
-    moments = Moments(layer)
-    handle = layer.register_forward_pre_hook(moments.see, with_kwargs=True)
+    handle = moments.layer.register_forward_pre_hook(moments.see, with_kwargs=True)
     try:
         yield moments
     finally:
         handle.remove()
 
 
-def _layer(classifier: Classifier, some: Tensor) -> nn.Linear | None:
-    """The last linear layer, if it makes the logits in its only call, has a weight of its own, and few enough features."""
+def _moments(classifier: Classifier, some: Tensor) -> Moments | None:
+    """Of the last linear layer, if it makes the logits in its only call, has a weight of its own, and few enough features.
+
+    Logits may be a multiple of what it makes, as those of a classifier that was calibrated by a temperature are.
+    """
     model = classifier.model
     with evaluating(classifier):
         batch = classifier.prepare(some)
@@ -123,10 +136,12 @@ def _layer(classifier: Classifier, some: Tensor) -> nn.Linear | None:
     layer, made = model.get_submodule(name), caught.seen[-1]
     if not isinstance(layer, nn.Linear) or layer.in_features > WIDEST or len(caught.seen) > 1:
         return None
-    if made.shape != logits.shape or not torch.allclose(made.float(), logits):
-        return None
     uses = [each for _, each in model.named_parameters(remove_duplicate=False) if each is layer.weight]
-    return layer if len(uses) == 1 else None
+    if made.shape != logits.shape or len(uses) != 1:
+        return None
+    made, logits = made.double(), logits.double()
+    scale = float((made * logits).sum() / made.square().sum()) if bool(made.any()) else 1.0
+    return Moments(layer, scale) if scale and torch.allclose(scale * made, logits) else None
 
 
 def whitener(second_moment: Tensor, count: int, each: float = EACH) -> Tensor:
