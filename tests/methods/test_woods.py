@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from wildood import Schedule, Woods, WoodsAlt
+from wildood.methods.answers import Answers
 from wildood.methods.objective import Batch, Start
 from wildood.methods.woods import SigmoidLevel
 from wildood.models.features import FeatureTap
@@ -51,8 +52,12 @@ def test_one_forward_pass_sees_labelled_and_wild_together():
             seen.append(len(x))
             return x
 
-    Woods().objective(Classifier(Spy()), start())(batch())
-    assert seen == [16, 8]  # and the wild half once more, through the starting classifier
+    objective = Woods().objective(Classifier(Spy()), start())
+    objective(batch())
+    assert seen == [16]
+    objective.answers = Answers(objective.classifier)
+    objective(batch())
+    assert seen == [16, 16, 8]  # the wild half once more, through the starting classifier
 
 
 @given(st.floats(0.01, 1.0), st.floats(0, 3), st.integers(0, 1000))
