@@ -212,10 +212,10 @@ def main() -> None:
         "as_published": (wildood.Woods.as_published(), one_run),
         "Algorithm1": (Algorithm1(), one_run),
         # The ablation: one thing otherwise, or several.
-        "not-white": (NotWhite(), ends()),
+        "not-white": (NotWhite(weight=1.0), ends()),  # what a model has whose last layer cannot be made white
+        "not-white-lambda2-0": (NotWhite(), ends()),
         "not-white-price-0.4": (NotWhite(price=0.4), ends()),
         "not-white-price-1": (NotWhite(price=1.0), ends()),
-        "not-white-lambda2-1": (NotWhite(weight=1.0), ends()),
         "not-shared": (NotShared(), ends()),
         "pace-2": (Paced(times=2.0), ends()),
         "pace-4": (Paced(times=4.0), ends()),

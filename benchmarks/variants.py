@@ -31,9 +31,9 @@ class Algorithm1(wildood.Woods):
         objective.whitening, objective.answers, objective.decay_all = None, None, True
         return objective
 
-    def duals(self) -> Duals:
+    def duals(self, *, priced: bool = True) -> Duals:
         """From 0, as in the released code."""
-        duals = super().duals()
+        duals = super().duals(priced=priced)
         return replace(duals, multipliers=dict.fromkeys(duals.multipliers, 0.0))
 
 
@@ -91,15 +91,15 @@ class Priced(wildood.Woods):
         objective.answers = Times(classifier, self.price) if self.price else None
         return objective
 
-    def duals(self) -> Duals:
+    def duals(self, *, priced: bool = True) -> Duals:
         """The second multiplier from that weight."""
-        duals = super().duals()
+        duals = super().duals(priced=priced)
         return replace(duals, multipliers={**duals.multipliers, "classification": self.weight})
 
 
 @dataclass(frozen=True)
 class NotWhite(Priced):
-    """The last layer's gradient as it is, without a shared vector: what a model has that cannot be made white."""
+    """The last layer's gradient as it is, without a shared vector."""
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """Without white coordinates."""

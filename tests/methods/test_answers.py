@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -79,5 +81,8 @@ def test_as_published_answers_have_no_price(method):
 
 
 def test_answers_have_a_price_only_where_the_energy_can_be_moved_without_them():
-    assert at_work(Woods(), white=False).answers is None
+    priced, other = at_work(Woods()), at_work(Woods(), white=False)
+    assert (priced.answers is not None, priced.duals.multipliers["classification"]) == (True, 0)
+    assert (other.answers is not None, other.duals.multipliers["classification"]) == (False, 1)
+    assert other.duals == replace(priced.duals, multipliers={"false_alarm": 1.0, "classification": 1.0})
     assert at_work(WoodsAlt(), white=False).answers is not None  # its head is apart from the answers

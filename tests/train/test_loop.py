@@ -38,9 +38,9 @@ def training(method: Woods, schedule: Schedule, model: nn.Module | None = None, 
 
 
 class StartedElsewhere(Woods):
-    def duals(self):
+    def duals(self, *, priced=True):
         multipliers, penalties = {"false_alarm": 0.6, "classification": 0.2}, {"false_alarm": 1.5, "classification": 0.5}
-        return replace(super().duals(), multipliers=multipliers, penalties=penalties)
+        return replace(super().duals(priced=priced), multipliers=multipliers, penalties=penalties)
 
 
 def test_two_steps_are_what_algorithm_1_says_by_hand():

@@ -98,14 +98,18 @@ class Woods:
         """tau: as given, or twice the starting classifier's loss."""
         return 2 * start.cross_entropy if self.tau is None else self.tau
 
-    def duals(self) -> Duals:
+    def duals(self, *, priced: bool = True) -> Duals:
         """The settings of the augmented Lagrangian; a subclass may start it elsewhere.
 
         At a multiplier of 1 the wild objective and the false-alarm constraint weigh ID and OOD alike, whatever pi is; from 0
-        the first epochs push ID data out (docs/method.md).
+        the first epochs push ID data out (docs/method.md). Where changed answers have no price (not `priced`), a multiplier
+        of 1 on cross-entropy keeps them from the start.
         """
         return Duals(
-            multipliers={"false_alarm": 0.0 if self.published else 1.0, "classification": 0.0},
+            multipliers={
+                "false_alarm": 0.0 if self.published else 1.0,
+                "classification": 0.0 if self.published or priced else 1.0,
+            },
             penalties={"false_alarm": 1.0, "classification": 1.0},
             rate=self.mu2,
             growth=self.gamma,
@@ -156,10 +160,10 @@ class WoodsObjective(Objective):
     """L_ood(g, in) = σ(-z) on wild data; σ(z) <= alpha and cross-entropy <= tau on labelled data."""
 
     def __init__(self, method: Woods, classifier: Classifier, level: SigmoidLevel, start: Start) -> None:
-        super().__init__(classifier, EnergyScore(), method.duals())
-        self.whitening = None if method.published else start.whitening()
-        # Without a vector that moves the energy and no answer, the price would keep OOD examples where they are.
-        self.answers = None if self.whitening is None else Answers(classifier)
+        whitening = None if method.published else start.whitening()
+        priced = whitening is not None  # without a vector that moves the energy and no answer, it would keep OOD in, too
+        super().__init__(classifier, EnergyScore(), method.duals(priced=priced), whitening)
+        self.answers = Answers(classifier) if priced else None
         self.level = level.to(classifier.device)
         self.alpha = method.alpha
         self.tau = method.tau_from(start)

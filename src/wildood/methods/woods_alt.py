@@ -42,9 +42,9 @@ class WoodsAlt(Woods):
         """The constrained problem on this classifier, with a new head."""
         return WoodsAltObjective(self, classifier, start)
 
-    def duals(self) -> Duals:
+    def duals(self, *, priced: bool = True) -> Duals:
         """Those of `Woods`, with the false-alarm constraint's multiplier from 0."""
-        duals = super().duals()
+        duals = super().duals(priced=priced)
         return replace(duals, multipliers={**duals.multipliers, "false_alarm": 0.0})
 
 
