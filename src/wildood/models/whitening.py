@@ -25,7 +25,7 @@ EACH = 32.0  # the mean square of a white feature, for outputs from -1 to 1: wha
 FULL = 64  # directions of features that are learned at full pace; of more of them, each at less
 LEAST = 1e-3  # of the greatest mean square, added to all of them at least, so that no direction is blown up
 EXAMPLES = 50  # for each direction that is made white
-WIDEST = 2048  # more features take long to make white
+WIDEST = 4096  # features; these take half a minute to make white on one core, and eight times as long where twice as many
 
 
 class Whitening(NamedTuple):
