@@ -241,7 +241,24 @@ class Calibrated(nn.Sequential):
         return super().forward(x) / self.temperature
 
 
-def test_steps_do_not_depend_on_a_temperature():
+class InPlace(Calibrated):
+    """Logits that take the place of what the layer made."""
+
+    def forward(self, x):
+        return nn.Sequential.forward(self, x).div_(self.temperature)
+
+
+@pytest.mark.parametrize("model", [Calibrated, InPlace])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_the_temperature_of_a_model_is_found(model, dtype):
+    torch.manual_seed(0)
+    classifier = Classifier(model(nn.Linear(2, 3)).to(dtype))
+    with moments_of(classifier, SOME[:2]) as moments:
+        classifier(SOME)
+    assert moments.scale == pytest.approx(0.4, rel=torch.finfo(dtype).eps + 1e-6)
+
+
+def test_steps_of_the_weight_do_not_depend_on_a_temperature():
     features = torch.randn(200, 5, generator=torch.Generator().manual_seed(0))
 
     def logits(model, scale):

@@ -54,7 +54,9 @@ def steps(schedule: wildood.Schedule, *, white: bool) -> tuple[dict[str, torch.T
     """By how much each parameter moves in a step, over the learning rate; and the matrix of white coordinates."""
     classifier = network()
     start = start_of(classifier, LABELLED, 0)
-    objective = wildood.Woods().objective(classifier, start if white else start._replace(moments=None))
+    objective = wildood.Woods().objective(classifier, start)
+    if not white:
+        objective.whitening = None
     before = {name: value.detach().clone() for name, value in objective.named_parameters()}
     Training(objective, LABELLED, WILD, schedule, seed=0, keep="last").train()
     moved = {name: (value.detach() - before[name]) / schedule.lr for name, value in objective.named_parameters()}

@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from wildood.models.features import FeatureTap, last_linear
+from wildood.models.features import last_linear
 from wildood.models.outputs import Classifier, evaluating, logits_of
 
 EACH = 32.0  # the mean square of a white feature, for outputs from -1 to 1: what suits the default learning rate
 FULL = 64  # directions of features that are learned at full pace; of more of them, each at less
 LEAST = 1e-3  # of the greatest mean square, added to all of them at least, so that no direction is blown up
 EXAMPLES = 50  # for each direction that is made white
-WIDEST = 4096  # features; these take half a minute to make white on one core, and eight times as long where twice as many
+WIDEST = 2048  # more features take long to make white
 
 
 class Whitening(NamedTuple):
@@ -64,7 +64,7 @@ class Moments:
     """The sum of φφᵀ over the features φ that a linear layer has taken, one vector for each example.
 
     Attributes:
-        layer: it.
+        layer: the linear layer.
         scale: the logits are so many times what it makes.
         count: how many vectors it has taken.
         total: the sum.
@@ -131,17 +131,23 @@ def _moments(classifier: Classifier, some: Tensor) -> Moments | None:
         name = last_linear(model, batch)
         if name is None:
             return None
-        with FeatureTap(name, side="output").catch(model) as caught:
+        layer, seen = model.get_submodule(name), list[Tensor]()
+        # A copy: a model may divide what the layer made in its place.
+        handle = layer.register_forward_hook(lambda _layer, _inputs, made: seen.append(made.clone()))
+        try:
             logits = logits_of(model(batch))
-    layer, made = model.get_submodule(name), caught.seen[-1]
-    if not isinstance(layer, nn.Linear) or layer.in_features > WIDEST or len(caught.seen) > 1:
+        finally:
+            handle.remove()
+    made = seen[-1]
+    if not isinstance(layer, nn.Linear) or layer.in_features > WIDEST or len(seen) > 1:
         return None
     uses = [each for _, each in model.named_parameters(remove_duplicate=False) if each is layer.weight]
     if made.shape != logits.shape or len(uses) != 1:
         return None
-    made, logits = made.double(), logits.double()
+    exact = max(1e-5, torch.finfo(made.dtype).eps)
+    made, logits = made.cpu().double(), logits.cpu().double()
     scale = float((made * logits).sum() / made.square().sum()) if bool(made.any()) else 1.0
-    return Moments(layer, scale) if scale and torch.allclose(scale * made, logits) else None
+    return Moments(layer, scale) if scale and torch.allclose(scale * made, logits, rtol=exact) else None
 
 
 def whitener(second_moment: Tensor, count: int, each: float = EACH) -> Tensor:

@@ -37,6 +37,9 @@ class Together:
         # A layer whose place a head has taken gets no gradient, and a model may leave out others in some steps.
         self.ddp = DistributedDataParallel(_Wrapped(objective), find_unused_parameters=True)
         self.ddp.broadcast_buffers = False  # `buffers` does that; as an argument it has another name since torch 2.13
+        if objective.whitening is not None:  # the first one's: on another machine it may be rounded otherwise
+            matrix = objective.whitening.matrix
+            matrix.copy_(total(matrix if self.rank == 0 else torch.zeros_like(matrix)))
 
     def __call__(self, batch: Batch, step: int, *, stop: bool, save: bool) -> Terms:
         """The terms of the whole batch, from this process's share of it."""
