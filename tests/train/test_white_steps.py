@@ -163,3 +163,14 @@ def test_head_is_trained_in_white_coordinates_where_the_last_layer_is_not_traine
     start = start_of(classifier, LABELLED, 0)
     assert start.whitening() is None
     assert wildood.WoodsAlt().objective(classifier, start).whitening is not None
+
+
+def test_a_model_that_is_trained_as_it_is_says_so(caplog):
+    caplog.set_level("INFO", "wildood")
+    start = start_of(network(), LABELLED, 0)
+    assert start.whitening() is not None
+    assert not caplog.messages
+    assert start._replace(moments=None).whitening() is None
+    assert caplog.messages == [
+        "the last layer is trained as it is, without white coordinates: it may catch less (docs/method.md)"
+    ]

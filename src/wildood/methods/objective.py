@@ -1,5 +1,6 @@
 """The contract between methods and the training loop: a batch in, a loss and named constraints out."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple, Protocol
@@ -13,6 +14,8 @@ from wildood.methods.schedule import Schedule
 from wildood.models.outputs import Classifier, Outputs
 from wildood.models.whitening import Moments, Whitening
 from wildood.scores.score import Score
+
+logger = logging.getLogger("wildood")
 
 
 class Batch(NamedTuple):
@@ -63,7 +66,10 @@ class Start(NamedTuple):
         gradient is a c-th of what it was. So the mean square of a white feature is the variance of S,
         which suits the default learning rate.
         """
-        return None if self.moments is None else self.moments.whitening(self.spread**2)
+        whitening = None if self.moments is None else self.moments.whitening(self.spread**2)
+        if whitening is None:
+            logger.info("the last layer is trained as it is, without white coordinates: it may catch less (docs/method.md)")
+        return whitening
 
     @property
     def spread(self) -> float:
