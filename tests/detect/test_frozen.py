@@ -15,6 +15,7 @@ from wildood.data.wild import as_wild
 from wildood.detect import frozen
 from wildood.detect.detector import Example
 from wildood.detect.preparation import Data
+from wildood.methods.answers import Answers
 from wildood.models.outputs import Classifier, tap_features
 from wildood.models.small import MLP
 from wildood.models.whitening import whitener
@@ -84,11 +85,16 @@ def test_detector_is_that_of_a_linear_model_trained_on_white_features(toy, train
     (x, y), (x_holdout, y_holdout) = toy.labelled, toy.holdout
     data = (white(x), y), white(toy.wild), (white(x_holdout), y_holdout)
 
-    class NotWhitened(wildood.Woods):
-        def objective(self, classifier, start):
-            return super().objective(classifier, start._replace(moments=None))
+    class Priced(wildood.Woods):
+        """Which this model, whose logits are of two layers, would not be."""
 
-    expected = wildood.fit(linear, *data, method=NotWhitened(), schedule=schedule, verbose=False)
+        def objective(self, classifier, start):
+            objective = super().objective(classifier, start)
+            assert objective.whitening is None
+            objective.duals, objective.answers = self.duals(priced=True), Answers(classifier)
+            return objective
+
+    expected = wildood.fit(linear, *data, method=Priced(), schedule=schedule, verbose=False)
     found = fit_frozen(trained(), toy, schedule)
     np.testing.assert_allclose(found.score(toy.unknown), expected.score(white(toy.unknown)), rtol=1e-3)
     assert found.threshold == pytest.approx(expected.threshold, rel=1e-3)

@@ -27,6 +27,21 @@ def model():
 SHORT = wildood.Schedule(epochs=6, batch=32, lr=0.05)
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_pretrain_and_fit_train_whatever_mode_the_caller_is_in(mode):
+    def detector():
+        start = wildood.pretrain(model(), labelled(300, seed=1), schedule=SHORT, verbose=False)
+        x, _ = labelled(200, seed=2)
+        return wildood.fit(start, labelled(300, seed=1), x, schedule=wildood.Schedule(steps=5, batch=32), verbose=False)
+
+    x, _ = labelled(50, seed=3)
+    expected = detector().score(x)
+    with mode():
+        found = detector()
+        assert not torch.is_grad_enabled()
+    np.testing.assert_array_equal(found.score(x), expected)
+
+
 def test_it_learns_the_classes_and_leaves_the_given_model_alone():
     start, (x, y) = model(), labelled(300, seed=1)
     before = {name: value.clone() for name, value in start.state_dict().items()}

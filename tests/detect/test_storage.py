@@ -281,6 +281,11 @@ def test_missing_directory_is_refused(tmp_path):
     refused(tmp_path / "nowhere", r"nowhere/detector\.json cannot be read \(No such file .*: give that of a saved detector")
 
 
+def test_a_training_that_has_not_ended_is_told(toy, trained, schedule, tmp_path):
+    wildood.fit(trained(), toy.labelled, toy.wild, schedule=schedule, run_dir=tmp_path / "run", verbose=False)
+    refused(tmp_path, r"detector\.json is not there yet: call fit again with the same options, and the training goes on")
+
+
 def test_a_file_in_the_place_of_the_directory_is_refused(saved):
     refused(saved / "detector.json", r"cannot be read \(Not a directory\): give that of a saved detector")
 
@@ -377,13 +382,14 @@ def test_weights_of_another_save_are_refused(woods, trained, toy, tmp_path):
 
 @pytest.mark.parametrize(
     "passed",
-    [Own(hidden=7), Own(classes=4), MLP(2, 3), nn.Linear(2, 3), lambda: Own(hidden=5)],
-    ids=["wider", "more classes", "MLP", "Linear", "function"],
+    [Own(hidden=7), Own(classes=4), MLP(2, 3), nn.Linear(2, 3), lambda: Own(hidden=5), MLP(2, 3, hidden=(4,) * 50)],
+    ids=["wider", "more classes", "MLP", "Linear", "function", "deep"],
 )
 def test_wrong_architecture_is_refused(own, passed, tmp_path):
     before = weights(passed) if isinstance(passed, nn.Module) else {}
     message = refused(own.save(tmp_path), "do not fit the model that was passed", model=passed)
     assert message.endswith("pass the architecture it was made with")
+    assert len(message) < 600
     if before:
         assert_equal_weights(passed, before)
 

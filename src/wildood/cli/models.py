@@ -4,6 +4,7 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
+from textwrap import shorten
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -73,7 +74,7 @@ def load_weights(model: nn.Module, weights: Path) -> None:
     try:
         model.load_state_dict(_read(weights))
     except RuntimeError as error:
-        first = str(error).splitlines()[-1].strip()
+        first = shorten(str(error).splitlines()[-1], 300, placeholder=" ...")
         raise InputError(f"--weights {weights} do not fit the model: {first}") from error
 
 

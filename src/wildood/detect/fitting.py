@@ -4,6 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import torch
 from torch import nn
 
 from wildood.data.given import all_labels, check_labels, unlabelled_source
@@ -115,7 +116,7 @@ def fit(
     check_spec(input)
     if frozen:
         check_frozen(method, schedule)
-    with shown(verbose=verbose), lent_generator(seed, "fit"):
+    with shown(verbose=verbose), lent_generator(seed, "fit"), torch.inference_mode(mode=False):  # the caller may be in it
         data = prepare(
             labelled, wild, holdout, schedule, alpha, input, keep, seed, confidence, ood, uses_wild=method.uses_wild
         )

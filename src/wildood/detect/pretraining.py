@@ -67,7 +67,7 @@ def pretrain(
     check_spec(input)
     schedule = check_schedule(schedule, Schedule.pretraining(), looks=False)
     seed = check_seed(seed)
-    with shown(verbose=verbose), lent_generator(seed, "pretrain"):
+    with shown(verbose=verbose), lent_generator(seed, "pretrain"), torch.inference_mode(mode=False):
         known = labelled_source(labelled, "labelled")
         holdout = numbered_like(labelled, holdout, "holdout")
         unseen = None if holdout is None else Example.of(known).check(labelled_source(holdout, "holdout"), "holdout")

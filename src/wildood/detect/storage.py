@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -86,7 +87,7 @@ def load(directory: str | Path, model: nn.Module | Callable[[], nn.Module] | Non
     True
     """
     directory = Path(directory)
-    content = _read_json(directory / "detector.json")
+    content = read_description(directory)
     weights_path = _weights_path(directory, content)
     try:
         weights = weights_path.read_bytes()
@@ -147,7 +148,10 @@ def _older_weights(directory: Path) -> Path | None:
 
 def read_description(directory: Path) -> dict[str, Any]:
     """What `detector.json` says, checked; the weights are not read."""
-    return _read_json(directory / "detector.json")
+    path = directory / "detector.json"
+    if (directory / "run" / "run.json").exists() and not path.exists():
+        raise DetectorFileError(f"{path} is not there yet: call fit again with the same options, and the training goes on")
+    return _read_json(path)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -198,7 +202,7 @@ def _load_weights(load_into: Callable[[dict[str, Tensor]], Any], weights: dict[s
     try:
         load_into(weights)
     except RuntimeError as error:
-        first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
+        first = shorten(str(error).splitlines()[1] if "\n" in str(error) else str(error), 300, placeholder=" ...")
         raise DetectorFileError(
             f"the weights in {directory} do not fit the model that was passed ({first}): pass the architecture it was "
             "made with"

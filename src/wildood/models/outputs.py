@@ -123,7 +123,9 @@ def last_layer(classifier: Classifier, some: Tensor) -> tuple[Tensor, Tensor]:
     """
     layer = None if classifier.tap is None else classifier.model.get_submodule(classifier.tap.layer)
     if classifier.tap is None or classifier.tap.side != "input" or not isinstance(layer, nn.Linear):
-        raise InputError("this needs the features that the classifier's last nn.Linear takes: give no features=")
+        raise InputError(
+            "this needs the features that the classifier's last nn.Linear takes: give no features=, or leave frozen out"
+        )
     weight = layer.weight.detach().float().clone()
     bias = weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach().float().clone()
     with evaluating(classifier):
@@ -133,8 +135,8 @@ def last_layer(classifier: Classifier, some: Tensor) -> tuple[Tensor, Tensor]:
         made = nn.functional.linear(features, weight, bias)
     if made is None or made.shape != logits.shape or not torch.allclose(made, logits, rtol=1e-2, atol=1e-2):
         raise InputError(
-            f"the last nn.Linear, {classifier.tap.layer!r}, does not make the model's logits: use another score, or leave "
-            "frozen out"
+            f"the last nn.Linear, {classifier.tap.layer!r}, does not make the model's logits: leave frozen out, or use "
+            "another score; a temperature can be part of that layer (divide its weight and bias by it)"
         )
     return weight, bias
 
