@@ -1,4 +1,4 @@
-"""ODIN's temperature and epsilon are chosen together, by wild data."""
+"""ODIN: its temperature and epsilon are chosen together, by wild data; it steps in any mode of torch."""
 
 import numpy as np
 import pytest
@@ -34,3 +34,11 @@ def test_odins_temperature_cannot_be_chosen_on_id_data_alone(separable, epsilon)
 def test_a_temperature_that_nobody_chose_is_refused():
     with pytest.raises(wildood.InputError, match="temperature is None: give a number, or wild data"):
         wildood.Odin(temperature=None, epsilon=0.1).of(Classifier(nn.Linear(6, 3)), torch.zeros(1, 6))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_odin_steps_whatever_mode_the_caller_is_in(separable, mode):
+    detector = wildood.posthoc(separable.model, wildood.Odin(epsilon=0.1), holdout=separable.holdout)
+    with mode():
+        found = detector.score(separable.ood)
+    np.testing.assert_array_equal(found, detector.score(separable.ood))

@@ -63,8 +63,8 @@ class Start(NamedTuple):
         """How its last layer is trained in white coordinates, with a vector that all classes share; None if it cannot be.
 
         For losses of wS + b with w from -1/std(S): where logits are c times as large, so is what is to be learned, and the
-        gradient is a c-th of what it was. So the mean square of a white feature is the variance of S,
-        which suits the default learning rate.
+        gradient is a c-th of what it was. So the mean square of a white feature is the variance of S, which suits the
+        default learning rate.
         """
         whitening = None if self.moments is None else self.moments.whitening(self.spread**2)
         if whitening is None:

@@ -26,8 +26,8 @@ def step_down(
         )
     if not batch.is_floating_point():
         raise InputError("the model takes whole numbers, which have no gradient: give a score without a perturbation")
-    with torch.enable_grad():
-        batch = batch.detach().requires_grad_()
+    with torch.inference_mode(mode=False):  # the caller may be in it, and a tensor that was made there has no gradient
+        batch = batch.detach().clone().requires_grad_()
         outputs = classifier.outputs(batch)
         (gradient,) = torch.autograd.grad(lower(outputs).sum(), batch)
     sign = torch.where(gradient >= 0, 1.0, -1.0).to(batch.dtype)
