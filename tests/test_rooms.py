@@ -105,11 +105,6 @@ def test_no_room_has_the_name_of_a_public_name():
     assert {room_of(path) for path in FILES} & set(wildood.__all__) == set()
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(HOUSE)))
-def test_no_file_is_longer_than_300_lines(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 300
-
-
 def test_every_module_says_in_its_first_line_what_it_is_for():
     silent = [str(path.relative_to(HOUSE)) for path in FILES if not ast.get_docstring(ast.parse(path.read_text("utf-8")))]
     assert silent == []
