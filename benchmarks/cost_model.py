@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 
 import wildood
-from wildood.data.leaks import LOOKED_AT, contents
+from wildood.data.leaks import LOOKED_AT, Content
 from wildood.data.sources import ArraySource
 from wildood.data.wild import MOST_ASIDE
 from wildood.detect.network import copy_classifier
@@ -97,7 +97,7 @@ def measured(classifier: Classifier, examples: ArraySource) -> Costs:
     return Costs(
         forward=forward,
         record=seconds_of(examples.fingerprint) / count,
-        leaks=seconds_of(lambda: contents(examples)) / count,
+        leaks=seconds_of(lambda: Content(examples).hashes) / count,
         step=seconds_of(steps) / 20,
     )
 

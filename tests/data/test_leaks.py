@@ -1,20 +1,43 @@
-"""Equal examples are found by their content, whatever they are kept in."""
+"""Examples that two sources share are found by their place in a dataset or by their content, and chance is no leak."""
 
 import numpy as np
+import pytest
 import torch
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from wildood.data import leaks
-from wildood.data.leaks import contents, found_in, looked_at
-from wildood.data.sources import ArraySource, Part
+from wildood.data.leaks import Content, Overlap
+from wildood.data.sources import ArraySource, DatasetSource, Part
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (50, 4, 4, 3), dtype=np.uint8)
+
+
+class Rows(Dataset):
+    """Rows of an array, read one by one; with noise, others at each reading."""
+
+    def __init__(self, rows, noise=False):
+        self.rows, self.noise = torch.as_tensor(rows, dtype=torch.float32), noise
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index] + (torch.randn(self.rows.shape[1]) if self.noise else 0)
+
+
+def dataset(data):
+    return Content(DatasetSource(data, labelled=False, name="x"))
+
+
+def array(rows):
+    return Content(ArraySource(rows))
 
 
 def test_examples_are_equal_when_every_byte_is():
     changed = IMAGES.copy()
     changed[7, 3, 3, 2] ^= 128
     changed[9, 0, 0, 0] ^= 1
-    same = contents(ArraySource(IMAGES)) == contents(ArraySource(changed))
+    same = array(IMAGES).hashes == array(changed).hashes
     assert np.flatnonzero(~same).tolist() == [7, 9]
 
 
@@ -23,26 +46,86 @@ def test_arrays_tensors_parts_and_memory_maps_agree(tmp_path):
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     kinds = [ArraySource(torch.from_numpy(IMAGES)), ArraySource(mapped), Part(ArraySource(IMAGES), torch.arange(50))]
     for source in kinds:
-        assert contents(source).tolist() == contents(ArraySource(IMAGES)).tolist()
+        assert Content(source).hashes.tolist() == array(IMAGES).hashes.tolist()
 
 
-def test_half_precision_is_read_too():
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_any_precision_is_compared(dtype):
     values = torch.randn(5, 3).to(torch.bfloat16)
-    assert len(set(contents(ArraySource(values)))) == 5
+    assert array(values.to(dtype)).overlap(array(values.float())).shared == 5
 
 
 def test_repeated_examples_are_counted_each():
-    held = ArraySource(np.concatenate([IMAGES[:3], IMAGES[:3], IMAGES[40:]]))
-    assert found_in(contents(held), ArraySource(IMAGES[:10])).tolist() == [True] * 6 + [False] * 10
+    held = array(np.concatenate([IMAGES[:3], IMAGES[:3], IMAGES[40:]]))
+    assert held.overlap(array(IMAGES[:10])).shared == 6
 
 
 def test_a_source_is_read_in_parts(monkeypatch):
     monkeypatch.setattr(leaks, "_BYTES_TOGETHER", 100)
-    assert found_in(contents(ArraySource(IMAGES[[3, 45]])), ArraySource(IMAGES[:20])).tolist() == [True, False]
+    assert array(IMAGES[[3, 45]]).overlap(array(IMAGES[:20])).shared == 1
 
 
 def test_a_large_source_is_looked_at_evenly(monkeypatch):
     monkeypatch.setattr(leaks, "LOOKED_AT", 10)
-    large = ArraySource(np.arange(1000)[:, None])
-    assert looked_at(large) == len(contents(large)) == 10
-    assert found_in(contents(ArraySource(np.array([[0], [1], [999]]))), large).tolist() == [True, False, True]
+    large = array(np.arange(1000)[:, None])
+    assert large.looked_at == len(large.hashes) == 10
+    assert array(np.array([[0], [1], [999]])).overlap(large) == Overlap(2, 3, 0.01)
+
+
+def test_items_of_one_dataset_are_compared_by_their_index_even_if_each_reading_differs():
+    whole = Rows(np.zeros((100, 3)), noise=True)
+    first, second = Subset(whole, range(60)), Subset(Subset(whole, range(99, -1, -1)), range(50))  # 0 .. 59 and 50 .. 99
+    found = dataset(second).overlap(dataset(ConcatDataset([Rows(np.ones((5, 3))), first])))
+    assert (found.shared, found.compared, found.same_items, found.is_leak) == (10, 50, True, True)
+
+
+def test_disjoint_subsets_share_nothing_though_their_rows_are_equal():
+    whole = Rows(np.zeros((100, 3)))
+    found = dataset(Subset(whole, range(60))).overlap(dataset(Subset(whole, range(60, 100))))
+    assert (found.shared, found.can_tell, found.is_leak) == (0, True, False)
+
+
+def test_parts_of_a_dataset_keep_their_items():
+    whole = DatasetSource(Rows(np.zeros((100, 3)), noise=True), labelled=False, name="x")
+    part = Part(whole, torch.arange(90, 100))
+    assert Content(part).overlap(Content(whole)).shared == 10
+
+
+def test_other_datasets_are_read_and_compared_by_content(monkeypatch):
+    monkeypatch.setattr(leaks, "DATASET_LOOKED_AT", 500)
+    rows = np.random.default_rng(0).normal(size=(1000, 3)).astype(np.float32)
+    found = dataset(Rows(rows[:200])).overlap(dataset(Rows(rows)))
+    assert (found.compared, found.share_compared) == (200, 0.5)
+    assert 80 < found.shared < 120
+    assert found.is_leak
+
+
+def test_what_differs_at_each_reading_cannot_be_checked():
+    rows = np.zeros((20, 3))
+    found = array(rows).overlap(dataset(Rows(rows, noise=True)))
+    assert (found.checked, found.can_tell, found.is_leak) == (False, False, False)
+
+
+def test_too_small_a_sample_of_a_source_cannot_tell():
+    assert not Overlap(shared=0, compared=100, share_compared=0.001).can_tell
+    assert Overlap(shared=0, compared=100, share_compared=0.5).can_tell
+
+
+@pytest.mark.parametrize("distinct", [30, 300, 3000])
+def test_independent_draws_of_few_distinct_rows_are_no_leak(distinct):
+    """The share of equal rows that chance explains is estimated well enough not to refuse a fresh holdout."""
+    refused = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        known, holdout = (rng.integers(0, distinct, (count, 1)) for count in (2000, 400))
+        found = array(holdout).overlap(array(known))
+        assert found.shared > 150
+        refused += found.is_leak
+    assert refused <= 2
+
+
+@pytest.mark.parametrize("distinct", [3000, 30_000])
+def test_a_holdout_of_trained_rows_is_a_leak_where_rows_seldom_repeat(distinct):
+    rng = np.random.default_rng(0)
+    known = rng.integers(0, distinct, (2000, 1))
+    assert array(known[:400]).overlap(array(known)).is_leak

@@ -192,7 +192,7 @@ def test_a_confidence_moves_the_threshold_up_and_is_promised(woods, toy):
     average = woods.calibrate(toy.test, 0.1).threshold
     woods.calibrate(toy.test, 0.1, confidence=0.95)
     assert woods.threshold == conformal_threshold(woods.score(toy.test[0]), 0.1, confidence=0.95) > average
-    assert str(woods.promise).endswith("(with probability 95 %)")
+    assert "holdout examples (with probability 95 %)" in str(woods.promise)
     assert "exchangeable" in woods.promise.assumption
 
 

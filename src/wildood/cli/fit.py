@@ -65,6 +65,7 @@ class FitOptions(CommonOptions):
         grid: train with each of these values, or each combination, as in weight=0.1,0.5,1; keep the one that accepts the
             least wild data (needs --holdout, of which a third each ranks, chooses epochs and sets the threshold).
         keep: the best epoch by wild acceptance on data set aside, or the last.
+        allow_duplicates: equal examples in the holdout and in training data are no leak, because inputs repeat by nature.
     """
 
     wild: Annotated[str | None, named("DATA")] = None
@@ -78,6 +79,7 @@ class FitOptions(CommonOptions):
     auto: bool = False
     grid: Annotated[tuple[str, ...] | None, named("SETTING=VALUE,VALUE [...]")] = None
     keep: Literal["best", "last"] = "best"
+    allow_duplicates: bool = False
 
 
 Options: Any = make_dataclass(
@@ -110,6 +112,7 @@ def run(words: Sequence[str]) -> None:
         "frozen": options.frozen,
         "confidence": options.confidence,
         "by_class": options.by_class,
+        "allow_duplicates": options.allow_duplicates,
         "seed": options.seed,
         "run_dir": options.out / "run",
         "verbose": not options.quiet,

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from wildood.data.images import Images
-from wildood.data.sources import ArraySource, DatasetSource, Part, Source, blocks
+from wildood.data.sources import ArraySource, DatasetSource, Part, Source, blocks, check_plain
 from wildood.errors import InputError
 
 _LOGGER = logging.getLogger("wildood")
@@ -60,7 +60,7 @@ def labelled_source(data: Any, name: str) -> Source:
             raise InputError(f"{name}: {where} has no labels: {advice or 'give one integer class for each example'}")
         labelled_source((data.examples, data.labels), name)
         return data
-    if isinstance(data, TensorDataset):
+    if type(data) is TensorDataset:  # a subclass may give other examples than its tensors hold
         data = data.tensors
     if isinstance(data, np.ndarray | Tensor):
         raise InputError(f"{name} is an array alone: give its labels, too, as in {name}=(x, y)")
@@ -121,7 +121,7 @@ def unlabelled_source(data: Any, name: str, first: int = 0) -> Source:
         _checked(data.examples, name)
     if isinstance(data, ArraySource | DatasetSource | Part):
         return data
-    if isinstance(data, TensorDataset):
+    if type(data) is TensorDataset:  # a subclass may give other examples than its tensors hold
         data = data.tensors[0]
     if isinstance(data, tuple | list):
         pair = isinstance(data, tuple) and len(data) == 2
@@ -151,7 +151,7 @@ def _dataset(data: Any, name: str, *, labelled: bool, instead: str) -> DatasetSo
 
 def _array(data: Any, name: str) -> Tensor | np.ndarray[Any, Any]:
     if isinstance(data, Tensor | np.ndarray):
-        return data
+        return check_plain(data, name)
     raise InputError(
         f"{name} is a {type(data).__name__}: give a numpy array or a torch tensor, such as np.asarray({name[-1]})"
     )

@@ -1,57 +1,170 @@
-"""Identical examples in data that should be apart: counted by their content."""
+"""Leaks: examples of one source that are in another one, too, found by their place in a dataset or by their content."""
 
 import hashlib
-from collections.abc import Iterator
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.utils.data import ConcatDataset, Subset
 
-from wildood.data.sources import Source
+from wildood.data.sources import DatasetSource, Part, Source
 
-LOOKED_AT = 1 << 22  # examples of a source, at most, evenly spread over it: a minute of hashing
+LOOKED_AT = 1 << 22  # examples of an array, at most, evenly spread over it: a minute of hashing
+DATASET_LOOKED_AT = 10_000  # examples of a dataset, at most: each is read for it
+TOLERATED = 0.01  # a smaller share of leaked examples hardly moves a threshold
 _BYTES_TOGETHER = 1 << 24
 Hashes = npt.NDArray[np.uint64]
 
 
-def contents(source: Source) -> Hashes:
-    """A hash of each example that is looked at; equal examples have equal ones.
+@dataclass(frozen=True)
+class Overlap:
+    """How many examples of a source another one has, too.
+
+    Attributes:
+        shared: of the examples that were compared.
+        compared: how many were compared.
+        share_compared: the share of the other source that they were compared with.
+        by_chance: the share of equal examples that two independent draws would have, where examples repeat by nature.
+        same_items: whether these are the same items of one dataset, not only equal ones.
+        checked: False where content says nothing: a source gives other values at each reading.
+
+    >>> Overlap(shared=30, compared=100, share_compared=1.0).is_leak
+    True
+    >>> Overlap(shared=30, compared=100, share_compared=1.0, by_chance=0.3).is_leak
+    False
+    """
+
+    shared: int
+    compared: int
+    share_compared: float
+    by_chance: float = 0.0
+    same_items: bool = False
+    checked: bool = True
+
+    @property
+    def is_leak(self) -> bool:
+        """Whether more is shared than chance explains: by two standard errors, and by more than a single example."""
+        return self.shared > self._most_by_chance
+
+    @property
+    def can_tell(self) -> bool:
+        """Whether it would be seen if all examples were shared."""
+        return self.checked and self.compared * max(self.share_compared, self.by_chance) > self._most_by_chance
+
+    @property
+    def _most_by_chance(self) -> float:
+        expected = self.compared * (self.by_chance + TOLERATED * self.share_compared)
+        return 1 + expected + 2 * math.sqrt(expected)
+
+
+@dataclass(frozen=True, eq=False)
+class Content:
+    """What the examples of a source are: items of a dataset, or bytes.
 
     >>> from wildood.data.sources import ArraySource
-    >>> first, second, third = contents(ArraySource(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]])))
-    >>> bool(first == third), bool(first == second)
-    (True, False)
+    >>> x = np.arange(50.0)[:, None]
+    >>> Content(ArraySource(x[40:])).overlap(Content(ArraySource(x))).shared
+    10
+    >>> Content(ArraySource(x % 3)).overlap(Content(ArraySource(x % 3))).by_chance
+    1.0
     """
-    return np.concatenate(list(_hashes(source)))
+
+    source: Source
+
+    def overlap(self, other: "Content") -> Overlap:
+        """How many of these examples the other source has.
+
+        Items of one dataset (through `Subset` and `ConcatDataset`) are compared by their index. Other examples are compared
+        by their bytes: all of them in arrays of up to 4 million, 10,000 of a larger dataset.
+
+        Equal bytes are a leak only where chance does not explain them. The chance that a new draw is already among n
+        examples is about 1 - (examples that occur once) / n (Good and Turing).
+        """
+        mine, others = self.items, other.items
+        if mine is not None and others is not None and np.isin(mine.datasets, others.datasets).any():
+            return Overlap(mine.shared(others), len(self.source), 1.0, same_items=True)
+        if not (self.is_repeatable and other.is_repeatable):
+            return Overlap(0, 0, 0.0, checked=False)
+        return Overlap(
+            shared=int(np.isin(self.hashes, other.hashes).sum()),
+            compared=len(self.hashes),
+            share_compared=len(other.hashes) / len(other.source),
+            by_chance=max(_repeated(self.hashes), _repeated(other.hashes)),
+        )
+
+    @cached_property
+    def hashes(self) -> Hashes:
+        """A hash of each example that is looked at; equal examples have equal ones, in any precision of floats."""
+        source, count = self.source, self.looked_at
+        which = torch.linspace(0, len(source) - 1, count, dtype=torch.float64).long()  # all of them, if few enough
+        together = max(1, _BYTES_TOGETHER // max(1, source.gather(which[:1])[0].nbytes))
+        digests = []
+        for some in torch.split(which, together):
+            raw = source.gather(some)[0].cpu().flatten(1)
+            rows = (raw.float() if raw.is_floating_point() else raw).contiguous().view(torch.uint8).numpy()
+            digests.append(b"".join(hashlib.sha256(row.data).digest()[:8] for row in rows))
+        return np.frombuffer(b"".join(digests), dtype=np.uint64)
+
+    @property
+    def looked_at(self) -> int:
+        """How many examples are compared by their bytes."""
+        return min(len(self.source), LOOKED_AT if self.dataset is None else DATASET_LOOKED_AT)
+
+    @cached_property
+    def is_repeatable(self) -> bool:
+        """Whether an example is the same at each reading; augmentation, for one, makes others of it."""
+        return self.dataset is None or self.dataset.is_repeatable()
+
+    @property
+    def dataset(self) -> DatasetSource | None:
+        """The dataset that is read; None where the examples are in an array."""
+        source = self.source
+        while isinstance(source, Part):
+            source = source.source
+        return source if isinstance(source, DatasetSource) else None
+
+    @cached_property
+    def items(self) -> "_Items | None":
+        """Where each example of a dataset comes from, through subsets and concatenations; None for arrays."""
+        return _items(self.source)
 
 
-def found_in(held: Hashes, source: Source) -> npt.NDArray[np.bool_]:
-    """Which of some examples, given by their hashes, are in a source that may be much larger: it is never held.
+@dataclass(frozen=True)
+class _Items:
+    """For each example, the dataset it comes from and its index there."""
 
-    >>> from wildood.data.sources import ArraySource
-    >>> found_in(contents(ArraySource(np.array([[1], [2], [2]]))), ArraySource(np.array([[2], [3]])))
-    array([False,  True,  True])
-    """
-    distinct, of_each = np.unique(held, return_inverse=True)
-    found = np.zeros(len(distinct), dtype=bool)
-    for some in _hashes(source):
-        found |= np.isin(distinct, some)
-    return found[of_each]
+    datasets: npt.NDArray[np.int64]
+    indices: npt.NDArray[np.int64]
 
+    def at(self, places: npt.NDArray[np.int64]) -> "_Items":
+        return _Items(self.datasets[places], self.indices[places])
 
-def looked_at(source: Source) -> int:
-    """How many examples of a source are compared.
-
-    >>> from wildood.data.sources import ArraySource
-    >>> looked_at(ArraySource(np.zeros((3, 1))))
-    3
-    """
-    return min(len(source), LOOKED_AT)
+    def shared(self, other: "_Items") -> int:
+        pairs = [np.unique(np.stack([items.datasets, items.indices], 1), axis=0) for items in (self, other)]
+        return sum(map(len, pairs)) - len(np.unique(np.concatenate(pairs), axis=0))
 
 
-def _hashes(source: Source) -> Iterator[Hashes]:
-    which = torch.linspace(0, len(source) - 1, looked_at(source), dtype=torch.float64).long()  # all of them, if few enough
-    together = max(1, _BYTES_TOGETHER // max(1, source.gather(which[:1])[0].nbytes))
-    for some in torch.split(which, together):
-        rows = source.gather(some)[0].cpu().flatten(1).contiguous().view(torch.uint8).numpy()
-        yield np.frombuffer(b"".join(hashlib.sha256(row.data).digest()[:8] for row in rows), dtype=np.uint64)
+def _items(source: Source) -> _Items | None:
+    if isinstance(source, Part):
+        inner = _items(source.source)
+        return None if inner is None else inner.at(source.indices[torch.arange(len(source))].numpy())
+    return _items_of(source.dataset) if isinstance(source, DatasetSource) else None
+
+
+def _items_of(dataset: Any) -> _Items:
+    if isinstance(dataset, Subset):
+        return _items_of(dataset.dataset).at(np.asarray(dataset.indices, dtype=np.int64))
+    if isinstance(dataset, ConcatDataset):
+        parts = [_items_of(part) for part in dataset.datasets]
+        return _Items(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("datasets", "indices")))
+    return _Items(np.full(len(dataset), id(dataset)), np.arange(len(dataset)))
+
+
+def _repeated(hashes: Hashes) -> float:
+    """The share of examples that occur more than once: about the chance that a new draw is among them, too."""
+    counts = np.unique(hashes, return_counts=True)[1]
+    return 1 - float(np.sum(counts == 1)) / len(hashes)

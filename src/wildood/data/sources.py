@@ -8,13 +8,14 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wildood.data.permutation import Indices
 from wildood.errors import InputError
 
 _BYTES_TOGETHER = 1 << 24  # how much of an array is looked at together when the whole is checked or hashed
 _BYTES_HASHED = 1 << 30  # of an array, about: reading more would delay the start by more than it tells
+_ITEM_ACCESS = {"__getitem__", "__torch_function__", "__array_function__"}  # what a subclass of an array may define anew
 _FINGERPRINTED = 16  # how many examples of a dataset its fingerprint looks at
 
 
@@ -91,6 +92,8 @@ class DatasetSource:
         return torch.stack(examples), torch.tensor(labels) if self.labelled else None
 
     def _example(self, value: Any, index: int) -> Tensor:
+        if isinstance(value, np.ma.MaskedArray):
+            check_plain(value, f"{self.name}: example {index}")
         try:
             # A copy of an array that may not be written to: torch would warn about sharing it.
             example = torch.as_tensor(np.array(value) if isinstance(value, np.ndarray) else value)
@@ -113,12 +116,19 @@ class DatasetSource:
         except TypeError as error:
             raise InputError(f"{self.name}: the label of example {index} is {pair[1]!r}: give an integer class") from error
 
+    def is_repeatable(self) -> bool:
+        """Whether a few of its examples are the same at two readings."""
+        return self._few() == self._few()
+
     def fingerprint(self) -> str:
         """Its type and length, and a few of its examples, unless they differ from one reading to the next."""
         name = f"{type(self.dataset).__module__}.{type(self.dataset).__qualname__}[{len(self)}]"
-        some = torch.linspace(0, len(self) - 1, min(_FINGERPRINTED, len(self))).long()
-        first, second = (ArraySource(*self.gather(some)).fingerprint() for _ in range(2))
+        first, second = self._few(), self._few()
         return f"{name} {first}" if first == second else name
+
+    def _few(self) -> str:
+        some = torch.linspace(0, len(self) - 1, min(_FINGERPRINTED, len(self))).long()
+        return ArraySource(*self.gather(some)).fingerprint()
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +153,27 @@ class Part:
         """The whole source's, and which part of it."""
         which = self.indices.numpy().data if isinstance(self.indices, Tensor) else repr(self.indices).encode()
         return f"{self.source.fingerprint()}/{hashlib.blake2b(which, digest_size=8).hexdigest()}"
+
+
+def check_plain(array: Tensor | np.ndarray[Any, Any], name: str) -> Tensor | np.ndarray[Any, Any]:
+    """The array, or tensor; a subclass whose items may differ from what its memory holds is refused.
+
+    >>> check_plain(np.ma.masked_array([1, 2], mask=[True, False]), "x")
+    Traceback (most recent call last):
+    wildood.errors.InputError: x is a MaskedArray, whose items may differ from its memory: give a plain array or tensor, such
+    as x.filled(0)
+    """
+    plain: type[Any] = Tensor if isinstance(array, Tensor) else np.ndarray
+    kinds = type(array).__mro__[: type(array).__mro__.index(plain)]
+    own = [kind for kind in kinds if kind not in {np.memmap, nn.Parameter} and _ITEM_ACCESS & vars(kind).keys()]
+    if not own:
+        return array
+    masked = isinstance(array, np.ma.MaskedArray)
+    instead = "x.filled(0)" if masked else f"{'torch' if plain is Tensor else 'np'}.stack([x[i] for i in range(len(x))])"
+    raise InputError(
+        f"{name} is a {type(array).__name__}, whose items may differ from its memory: give a plain array or tensor, such as "
+        f"{instead}"
+    )
 
 
 def is_mapped(source: Source) -> bool:

@@ -10,7 +10,7 @@ import torch
 
 from wildood.data.given import unlabelled_source
 from wildood.data.sources import Source
-from wildood.detect.promise import Promise
+from wildood.detect.promise import NOT_COMPARED, Promise
 from wildood.detect.use import told_use, used_as
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_alpha, check_confidence, conformal_threshold, p_values, thresholds_by_class
@@ -182,11 +182,13 @@ class Detector:
         by_class = before.by_class if by_class is None else by_class
         if holdout is None:
             scores, classes = self._holdout()
-            return self._calibrate(scores, classes, alpha, surely, by_class=by_class, unseen=before.unseen)
+            promise = Promise(alpha, len(scores), before.unseen, surely, by_class, before.caveat)
+            return self._calibrate(scores, classes, promise)
         source = self._source(examples_of(holdout))
         if unseen:
             self._refuse_used(source)
-        return self.calibrate_on(source, alpha, surely, by_class=by_class, unseen=unseen)
+        caveat = NOT_COMPARED if unseen else ""
+        return self.calibrate_on(source, Promise(alpha, len(source), unseen, surely, by_class, caveat))
 
     def _refuse_used(self, source: Source) -> None:
         """Refuse examples that the detector was made from: they can set a threshold, but promise nothing."""
@@ -202,30 +204,19 @@ class Detector:
                 "has seen, or unseen=False for a threshold without a promise"
             )
 
-    def calibrate_on(
-        self, source: Source, alpha: float, confidence: float | None = None, *, by_class: bool = False, unseen: bool
-    ) -> "Detector":
-        """`calibrate` for a source that is checked already."""
+    def calibrate_on(self, source: Source, promise: Promise) -> "Detector":
+        """`calibrate` for a source that is checked already, with what is promised of it."""
         scores, classes = self._score_and_classify(source)
-        self._calibrate(scores, classes, alpha, confidence, by_class=by_class, unseen=unseen)
+        self._calibrate(scores, classes, promise)
         self.record = {**self.record, "data": {**self.record.get("data", {}), "threshold": source.fingerprint()}}
         return self
 
-    def _calibrate(
-        self,
-        scores: npt.NDArray[np.float32],
-        classes: npt.NDArray[np.int64],
-        alpha: float,
-        confidence: float | None,
-        *,
-        by_class: bool,
-        unseen: bool,
-    ) -> "Detector":
+    def _calibrate(self, scores: npt.NDArray[np.float32], classes: npt.NDArray[np.int64], promise: Promise) -> "Detector":
+        alpha, confidence = promise.alpha, promise.confidence
         threshold, each = conformal_threshold(scores, alpha, confidence), None
-        if by_class:
+        if promise.by_class:
             each = thresholds_by_class(scores, classes, self._class_count(), alpha, confidence)
-        self.threshold, self.class_thresholds = threshold, each
-        self.promise = Promise(alpha, len(scores), unseen, confidence, by_class)
+        self.threshold, self.class_thresholds, self.promise = threshold, each, promise
         self.record = {name: value for name, value in self.record.items() if name != "not_by_class"}
         self.holdout_scores, self.holdout_classes = scores, classes
         return self

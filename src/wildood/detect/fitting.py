@@ -1,6 +1,6 @@
 """`fit`: a user's classifier and data in, a trained and calibrated detector out."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -26,6 +26,7 @@ from wildood.detect.network import (
     versions,
 )
 from wildood.detect.preparation import Data, halved, prepare
+from wildood.detect.promise import Promise
 from wildood.detect.scoring import warn_of_accuracy
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_alpha, check_confidence
@@ -58,6 +59,7 @@ def fit(
     frozen: bool = False,
     keep: Keep = "best",
     ood: Any = None,
+    allow_duplicates: bool = False,
     run_dir: str | Path | None = None,
     seed: int = 0,
     verbose: bool = True,
@@ -86,6 +88,9 @@ def fit(
             released choice: the whole holdout and `ood` choose, whatever it costs in accuracy, and nothing is promised.
         ood: examples that are known to be OOD, if there are any: they choose the epoch in the place of wild data, and are
             used for nothing else.
+        allow_duplicates: equal examples in the holdout and in training data are no leak, because inputs repeat by nature
+            (few distinct rows or token sequences). The promise then says how many are equal. Without it, more equal examples
+            than chance explains are refused.
         run_dir: where to keep checkpoints and history; called again with the same arguments, a killed run goes on.
         seed: decides every random draw.
         verbose: show progress.
@@ -118,8 +123,9 @@ def fit(
         check_frozen(method, schedule)
     with shown(verbose=verbose), lent_generator(seed, "fit"), torch.inference_mode(mode=False):  # the caller may be in it
         data = prepare(
-            labelled, wild, holdout, schedule, alpha, input, keep, seed, confidence, ood, uses_wild=method.uses_wild
-        )
+            labelled, wild, holdout, schedule, alpha, input, keep, seed, confidence, ood,
+            uses_wild=method.uses_wild, allow_duplicates=allow_duplicates,
+        )  # fmt: skip
         taps = method.uses_features or frozen
         classifier, classes = copy_classifier(model, data.labelled, input, features, uses_features=taps, trained=True)
         if not frozen:  # where the last layer is trained, whatever the model says
@@ -156,7 +162,8 @@ def fit(
         record |= {"chosen": chosen.record} if chosen.record else {}
         detector = Detector(classifier.eval(), chosen.score, data.example, history=history, record=record)
         unseen = holdout is not None and keep != "as_published"
-        _calibrate(detector, data.threshold, alpha, confidence, by_class=by_class, unseen=unseen)
+        promise = Promise(alpha, len(data.threshold), unseen, confidence, by_class, data.caveat)
+        _calibrate(detector, data.threshold, promise)
         _report(detector, keep, kept, 0 if data.wild_aside is None else len(data.wild_aside))
     return detector
 
@@ -226,17 +233,15 @@ def _train(
     return objective, history, kept
 
 
-def _calibrate(
-    detector: Detector, holdout: Source, alpha: float, confidence: float | None, *, by_class: bool, unseen: bool
-) -> None:
+def _calibrate(detector: Detector, holdout: Source, promise: Promise) -> None:
     """Set the threshold; one for all classes where one for each cannot be had: what was trained must not be lost."""
     try:
-        detector.calibrate_on(holdout, alpha, confidence, by_class=by_class, unseen=unseen)
+        detector.calibrate_on(holdout, promise)
     except InputError as error:
-        if not by_class:
+        if not promise.by_class:
             raise
         logger.warning("by class was NOT done, one threshold is for all classes: %s", error)
-        detector.calibrate_on(holdout, alpha, confidence, unseen=unseen)
+        detector.calibrate_on(holdout, replace(promise, by_class=False))
         detector.record["not_by_class"] = str(error)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from wildood.data.given import labelled_source, numbered_like, unlabelled_source
 from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
-from wildood.data.leaks import contents, found_in, looked_at
+from wildood.data.leaks import TOLERATED, Content, Overlap
 from wildood.data.permutation import permutation
 from wildood.data.sampling import generator, split
 from wildood.data.sources import ArraySource, Part, Source
@@ -34,6 +34,7 @@ class Data(NamedTuple):
     example: Example
     fingerprints: dict[str, str]
     unlabelled: dict[str, str]  # fingerprints of the same data without its labels
+    caveat: str = ""  # what the promise must say of the holdout
 
 
 def prepare(
@@ -49,6 +50,7 @@ def prepare(
     ood: Any = None,
     *,
     uses_wild: bool = True,
+    allow_duplicates: bool = False,
 ) -> Data:
     """Check everything the user gave, and divide it; wild data that a method does not train on still chooses."""
     known = labelled_source(labelled, "labelled")
@@ -75,7 +77,8 @@ def prepare(
         }
     )
     pools = traffic.pools if traffic is not None and uses_wild else ()
-    check_overlap(unseen, [("labelled", known), *(("wild", pool) for pool in pools)])
+    trained_on = [("labelled", known), *(("wild", pool) for pool in pools)]
+    caveat = check_overlap(unseen, trained_on, allow_duplicates=allow_duplicates)
     if unseen is None:
         needed = examples_needed(alpha, confidence)
         known, unseen = set_aside_labelled(known, needed, schedule.batch, seed, halves=keep == "best")
@@ -100,7 +103,7 @@ def prepare(
             )
     elif traffic is not None:
         aside = at_most(traffic.whole(seed), MOST_ASIDE, seed)
-    data = Data(known, kept, aside, unseen, unseen, example, fingerprints, unlabelled)
+    data = Data(known, kept, aside, unseen, unseen, example, fingerprints, unlabelled, caveat)
     if keep == "best" and uses_wild:  # then there is an epoch to choose
         return halved(data, alpha, confidence, seed, instead="keep='last' (--keep last)")
     enough(unseen, alpha, confidence)
@@ -152,35 +155,48 @@ def enough(part: Source, alpha: float, confidence: float | None = None, *, halve
         )
 
 
-def check_overlap(unseen: Source | None, trained_on: list[tuple[str, Source]]) -> None:
-    """Count equal examples in data that should be apart; refuse a holdout that is part of what is trained on.
+def check_overlap(unseen: Source | None, trained_on: list[tuple[str, Source]], *, allow_duplicates: bool = False) -> str:
+    """Refuse a holdout that is part of what is trained on; give what a promise must say of the holdout, if anything.
 
-    Arrays and files are looked at, datasets are not: reading all of one may take long, and its examples may be random.
+    Args:
+        unseen: the holdout.
+        trained_on: what it is compared with, each with its name; these are compared with one another, too.
+        allow_duplicates: whether equal examples are no leak, because inputs repeat by nature.
     """
-    compared = [(name, source) for name, source in trained_on if isinstance(source, ArraySource)]
-    held = {"holdout": contents(unseen)} if isinstance(unseen, ArraySource) else {}
-    for name, source in compared:
-        own = contents(source) if name == "labelled" else None
-        # One pass over a source that may be large, whatever it is compared with.
-        everything = np.concatenate([*held.values(), np.empty(0, np.uint64)])
-        found = np.isin(everything, own) if own is not None else found_in(everything, source)
-        for other, part in zip(held, np.split(found, np.cumsum([len(each) for each in held.values()]))[:-1], strict=True):
-            # Data that repeats itself shares examples with fresh data, too.
-            by_chance = 0.01 + 1 - len(np.unique(held[other])) / len(part)
-            if other == "holdout" and part.sum() > by_chance * len(part):
-                raise InputError(
-                    f"{part.sum()} of the {len(part)} holdout examples are in {name}, too: the promise needs examples that "
-                    "are in no training; give others, or no holdout"
-                )
-            _report(int(part.sum()), len(part), other, name, source)
-        if own is not None:
-            held["labelled"] = own
+    held = [] if unseen is None else [("holdout", Content(unseen))]
+    caveats = []
+    for name, content in ((name, Content(source)) for name, source in trained_on):
+        for other, examples in held:
+            found = examples.overlap(content)
+            if other == "holdout":
+                caveats += _holdout_caveat(found, name, allow_duplicates=allow_duplicates)
+            if found.shared:
+                some = "" if found.share_compared == 1 else f" ({content.looked_at} of its {len(content.source)} were read)"
+                logger.warning(
+                    "%d of the %d %s examples are in %s, too%s: the same data twice?",
+                    found.shared, found.compared, other, name, some,
+                )  # fmt: skip
+        if name == "labelled":
+            held.append((name, content))
+    return "; ".join(caveats)
 
 
-def _report(found: int, count: int, name: str, other: str, source: Source) -> None:
-    if found:
-        part = "" if looked_at(source) == len(source) else f" ({looked_at(source)} of its {len(source)} were looked at)"
-        logger.warning("%d of the %d %s examples are in %s, too%s: the same data twice?", found, count, name, other, part)
+def _holdout_caveat(found: Overlap, name: str, *, allow_duplicates: bool) -> list[str]:
+    """What a promise must say of a holdout that was compared with training data; a leak is refused."""
+    if found.is_leak and (found.same_items or not allow_duplicates):
+        how = " (the same items of one dataset)" if found.same_items else ""
+        by_nature = "" if found.same_items else ", or allow_duplicates=True (--allow-duplicates) if inputs repeat by nature"
+        raise InputError(
+            f"{found.shared} of the {found.compared} holdout examples are in {name}, too{how}: the promise needs examples "
+            f"that are in no training; give others, or no holdout{by_nature}"
+        )
+    if not found.can_tell:
+        why = "too few of its examples were read" if found.checked else "a dataset gives other values at each reading"
+        logger.warning("whether the holdout is in %s cannot be checked: %s", name, why)
+        return [f"whether they are in {name} could not be checked ({why})"]
+    if found.shared > TOLERATED * found.compared:
+        return [f"{found.shared} of them are equal to examples of {name}: it holds only if they were drawn independently"]
+    return []
 
 
 def set_aside_labelled(known: Source, needed: int, least_left: int, seed: int, *, halves: bool) -> tuple[Source, Source]:

@@ -1,6 +1,9 @@
 """What a detector promises about false alarms, in words and numbers."""
 
 from dataclasses import dataclass
+from typing import Final
+
+NOT_COMPARED: Final = "whether a training has used them could not be checked"
 
 
 @dataclass(frozen=True)
@@ -13,11 +16,15 @@ class Promise:
         unseen: whether neither the starting classifier nor the fit has trained on them, as far as the caller says.
         confidence: the probability, over the draw of the holdout, with which the rate holds; None: it holds on average.
         by_class: whether it holds among the examples of each predicted class.
+        caveat: what could not be checked about these examples, or what else must hold; empty if there is nothing.
 
     >>> print(Promise(alpha=0.05, examples=500, unseen=True))
     false-alarm rate <= 5 % on ID data like the 500 holdout examples (on average over holdouts)
     >>> print(Promise(alpha=0.05, examples=500, unseen=True, confidence=0.95, by_class=True))
     false-alarm rate <= 5 % in each predicted class on ID data like the 500 holdout examples (with probability 95 %)
+    >>> print(Promise(alpha=0.05, examples=500, unseen=True, caveat="whether they are in labelled could not be checked"))
+    false-alarm rate <= 5 % on ID data like the 500 holdout examples (on average over holdouts); whether they are in labelled
+    could not be checked
     """
 
     alpha: float
@@ -25,6 +32,7 @@ class Promise:
     unseen: bool
     confidence: float | None = None
     by_class: bool = False
+    caveat: str = ""
 
     @property
     def assumption(self) -> str:
@@ -38,7 +46,8 @@ class Promise:
         rate = f"{100 * self.alpha:g} %" + (" in each predicted class" if self.by_class else "")
         if self.unseen:
             how = "on average over holdouts" if self.confidence is None else f"with probability {100 * self.confidence:g} %"
-            return f"false-alarm rate <= {rate} on ID data like the {self.examples} holdout examples ({how})"
+            text = f"false-alarm rate <= {rate} on ID data like the {self.examples} holdout examples ({how})"
+            return f"{text}; {self.caveat}" if self.caveat else text
         return (
             f"no promise: the threshold aims at a false-alarm rate of {rate} on {self.examples} examples, but if the model "
             "was trained on them, fresh data is rejected more often: give a holdout that it has not seen"

@@ -15,6 +15,7 @@ from wildood.detect.choosing import choose
 from wildood.detect.detector import Detector, Example, examples_of
 from wildood.detect.network import check_spec, copy_classifier, model_fingerprint, versions
 from wildood.detect.preparation import at_most, check_overlap, enough, set_aside_labelled
+from wildood.detect.promise import NOT_COMPARED, Promise
 from wildood.detect.use import unlabelled_fingerprint
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_alpha, examples_needed
@@ -39,6 +40,7 @@ def posthoc(
     by_class: bool = False,
     input: InputSpec | None = None,  # noqa: A002 - the user's word for it
     features: str | None = None,
+    allow_duplicates: bool = False,
     seed: int = 0,
 ) -> Detector:
     """A detector from an unchanged classifier and a post-hoc score.
@@ -59,6 +61,7 @@ def posthoc(
         by_class: a threshold for each predicted class, so that no class bears all false alarms.
         input: how uint8 images become model input; floats go in as they are without it.
         features: the submodule whose output are the features, for scores that use them; found if not given.
+        allow_duplicates: equal examples in the holdout and in `labelled` are no leak, because inputs repeat by nature.
         seed: decides which half of the holdout chooses.
 
     >>> import numpy as np, torch, wildood
@@ -72,13 +75,14 @@ def posthoc(
     check_alpha(alpha)
     fitted_on = _fitting_source(score, labelled)
     if holdout is not None:
-        calibration = unlabelled_source(examples_of(holdout), "holdout")
+        calibration, caveat = unlabelled_source(examples_of(holdout), "holdout"), NOT_COMPARED
         if labelled is not None:
-            check_overlap(calibration, [("labelled", unlabelled_source(examples_of(labelled), "labelled"))])
+            trained_on = [("labelled", unlabelled_source(examples_of(labelled), "labelled"))]
+            caveat = check_overlap(calibration, trained_on, allow_duplicates=allow_duplicates)
     elif labelled is not None:
         known = unlabelled_source(examples_of(labelled), "labelled") if fitted_on is None else fitted_on
         fitted, calibration = set_aside_labelled(known, examples_needed(alpha, confidence), 1, seed, halves=True)
-        fitted_on = None if fitted_on is None else fitted
+        fitted_on, caveat = None if fitted_on is None else fitted, ""
     else:
         raise InputError("a threshold needs ID examples: give holdout=(x, y) that the model was not trained on")
     example = Example.of(calibration)
@@ -117,7 +121,8 @@ def posthoc(
     if len(candidates) > 1 and holdout is not None:
         record["chosen_by"] = unlabelled_fingerprint(unlabelled_source(examples_of(holdout), "holdout"))
     detector = Detector(classifier.eval(), chosen.score, example, record=record)
-    return detector.calibrate_on(calibration, alpha, confidence, by_class=by_class, unseen=holdout is not None)
+    promise = Promise(alpha, len(calibration), holdout is not None, confidence, by_class, caveat)
+    return detector.calibrate_on(calibration, promise)
 
 
 def warn_of_accuracy(accuracy: float, name: str) -> None:

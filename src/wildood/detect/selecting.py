@@ -148,7 +148,8 @@ def fit_many(
         labelled_source(numbered_like(labelled, holdout, "holdout"), "holdout"),
     )
     traffic = as_wild(wild)
-    check_overlap(unseen, [("labelled", known), *(("wild", pool) for pool in traffic.pools)])
+    trained_on = [("labelled", known), *(("wild", pool) for pool in traffic.pools)]
+    check_overlap(unseen, trained_on, allow_duplicates=settings.get("allow_duplicates", False))
     # What ranks has chosen no epoch and sets no threshold: what is said of luck holds, and so do the promises.
     kept, ranks = (Part(unseen, part) for part in split(len(unseen), RANKS, generator(seed, "candidates")))
     traffic, wild_ranks = traffic.set_aside(ASIDE, seed)
