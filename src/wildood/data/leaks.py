@@ -15,6 +15,8 @@ from wildood.data.sources import DatasetSource, Part, Source
 
 LOOKED_AT = 1 << 22  # examples of an array, at most, evenly spread over it: a minute of hashing
 DATASET_LOOKED_AT = 10_000  # examples of a dataset, at most: each is read for it
+MOSTLY = 0.5  # where a larger share of examples repeats by nature, equal examples are no evidence of a leak
+SEVERAL = 5  # shared examples that are no coincidence where examples are unique
 TOLERATED = 0.01  # a smaller share of leaked examples hardly moves a threshold
 _BYTES_TOGETHER = 1 << 24
 Hashes = npt.NDArray[np.uint64]
@@ -30,7 +32,7 @@ class Overlap:
         share_compared: the share of the other source that they were compared with.
         by_chance: the share of equal examples that two independent draws would have, where examples repeat by nature.
         same_items: whether these are the same items of one dataset, not only equal ones.
-        checked: False where content says nothing: a source gives other values at each reading.
+        repeatable: False where equal content says nothing: a source gives other values at each reading.
 
     >>> Overlap(shared=30, compared=100, share_compared=1.0).is_leak
     True
@@ -43,22 +45,21 @@ class Overlap:
     share_compared: float
     by_chance: float = 0.0
     same_items: bool = False
-    checked: bool = True
+    repeatable: bool = True
 
     @property
     def is_leak(self) -> bool:
-        """Whether more is shared than chance explains: by two standard errors, and by more than a single example."""
-        return self.shared > self._most_by_chance
+        """Whether more is shared than chance explains: by two standard errors, and by more than a single example.
 
-    @property
-    def can_tell(self) -> bool:
-        """Whether it would be seen if all examples were shared."""
-        return self.checked and self.compared * max(self.share_compared, self.by_chance) > self._most_by_chance
-
-    @property
-    def _most_by_chance(self) -> float:
+        Where most examples occur more than once, equal content is no evidence.
+        """
         expected = self.compared * (self.by_chance + TOLERATED * self.share_compared)
-        return 1 + expected + 2 * math.sqrt(expected)
+        return self.by_chance < MOSTLY and self.shared > 1 + expected + 2 * math.sqrt(expected)
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether a holdout that is wholly part of the other source would share several examples with what was read."""
+        return self.repeatable and self.compared * self.share_compared >= SEVERAL
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +89,7 @@ class Content:
         if mine is not None and others is not None and np.isin(mine.datasets, others.datasets).any():
             return Overlap(mine.shared(others), len(self.source), 1.0, same_items=True)
         if not (self.is_repeatable and other.is_repeatable):
-            return Overlap(0, 0, 0.0, checked=False)
+            return Overlap(0, 0, 0.0, repeatable=False)
         return Overlap(
             shared=int(np.isin(self.hashes, other.hashes).sum()),
             compared=len(self.hashes),

@@ -164,12 +164,17 @@ def check_overlap(unseen: Source | None, trained_on: list[tuple[str, Source]], *
         allow_duplicates: whether equal examples are no leak, because inputs repeat by nature.
     """
     held = [] if unseen is None else [("holdout", Content(unseen))]
-    caveats = []
+    unchecked, equal = [], []
     for name, content in ((name, Content(source)) for name, source in trained_on):
         for other, examples in held:
             found = examples.overlap(content)
             if other == "holdout":
-                caveats += _holdout_caveat(found, name, allow_duplicates=allow_duplicates)
+                _refuse_leak(found, name, allow_duplicates=allow_duplicates)
+                if not found.is_checked:
+                    why = "too few of its examples were read" if found.repeatable else "values differ at each reading"
+                    unchecked.append(f"whether they are in {name} could not be checked ({why})")
+                if found.shared > TOLERATED * found.compared:
+                    equal.append(f"{found.shared} to examples of {name}")
             if found.shared:
                 some = "" if found.share_compared == 1 else f" ({content.looked_at} of its {len(content.source)} were read)"
                 logger.warning(
@@ -178,11 +183,17 @@ def check_overlap(unseen: Source | None, trained_on: list[tuple[str, Source]], *
                 )  # fmt: skip
         if name == "labelled":
             held.append((name, content))
-    return "; ".join(caveats)
+    if equal:
+        count = 0 if unseen is None else len(unseen)
+        unchecked.append(
+            f"of the holdout's {count} examples, {' and '.join(equal)} are equal: it holds if they were drawn independently"
+        )
+    for caveat in unchecked:
+        logger.warning("the holdout: %s", caveat)
+    return "; ".join(unchecked)
 
 
-def _holdout_caveat(found: Overlap, name: str, *, allow_duplicates: bool) -> list[str]:
-    """What a promise must say of a holdout that was compared with training data; a leak is refused."""
+def _refuse_leak(found: Overlap, name: str, *, allow_duplicates: bool) -> None:
     if found.is_leak and (found.same_items or not allow_duplicates):
         how = " (the same items of one dataset)" if found.same_items else ""
         by_nature = "" if found.same_items else ", or allow_duplicates=True (--allow-duplicates) if inputs repeat by nature"
@@ -190,13 +201,6 @@ def _holdout_caveat(found: Overlap, name: str, *, allow_duplicates: bool) -> lis
             f"{found.shared} of the {found.compared} holdout examples are in {name}, too{how}: the promise needs examples "
             f"that are in no training; give others, or no holdout{by_nature}"
         )
-    if not found.can_tell:
-        why = "too few of its examples were read" if found.checked else "a dataset gives other values at each reading"
-        logger.warning("whether the holdout is in %s cannot be checked: %s", name, why)
-        return [f"whether they are in {name} could not be checked ({why})"]
-    if found.shared > TOLERATED * found.compared:
-        return [f"{found.shared} of them are equal to examples of {name}: it holds only if they were drawn independently"]
-    return []
 
 
 def set_aside_labelled(known: Source, needed: int, least_left: int, seed: int, *, halves: bool) -> tuple[Source, Source]:

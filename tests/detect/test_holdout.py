@@ -1,0 +1,129 @@
+"""A promise is made on examples that training has not read; where that cannot be seen, the promise says so."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, Subset, TensorDataset
+
+import wildood
+
+
+class Standardised(TensorDataset):
+    """Holds raw values, gives standardised ones."""
+
+    def __getitem__(self, index):
+        x, *labels = super().__getitem__(index)
+        return x / 8, *labels
+
+
+class Pairs(Dataset):
+    def __init__(self, x, y, noise=0.0):
+        self.x, self.y, self.noise = x, y, noise
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        return self.x[index] + self.noise * np.random.default_rng().normal(size=2).astype(np.float32), int(self.y[index])
+
+
+class Masked(Dataset):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return np.ma.masked_array(np.array([1.0, 2.0], np.float32), mask=[True, False])
+
+
+class Zeros(np.ndarray):
+    def __getitem__(self, index):
+        return np.zeros_like(np.asarray(self)[index])
+
+
+class Ones(torch.Tensor):
+    def __getitem__(self, index):
+        return torch.ones(2)
+
+
+@pytest.fixture
+def fit(toy, trained, schedule):
+    def call(labelled=toy.labelled, wild=toy.wild, holdout=toy.holdout, **settings):
+        return wildood.fit(trained(), labelled, wild, holdout, schedule=schedule, verbose=False, **settings)
+
+    return call
+
+
+def test_a_subclass_of_a_tensor_dataset_is_read_by_its_own_items(fit, toy):
+    def raw(x):
+        return torch.tensor(x) * 8
+
+    made = fit(
+        Standardised(raw(toy.labelled[0]), torch.tensor(toy.labelled[1])),
+        Standardised(raw(toy.wild)),
+        Standardised(raw(toy.holdout[0]), torch.tensor(toy.holdout[1])),
+    )
+    assert np.array_equal(made.score(toy.test[0]), fit().score(toy.test[0]))
+    assert np.array_equal(made.score(Standardised(raw(toy.unknown))), made.score(toy.unknown))
+
+
+@pytest.mark.parametrize(
+    "subclass", [np.ma.masked_invalid, lambda x: x.view(Zeros), lambda x: torch.tensor(x).as_subclass(Ones)]
+)
+def test_a_subclass_of_an_array_with_items_of_its_own_is_refused(toy, woods, subclass):
+    with pytest.raises(wildood.InputError, match="whose items may differ from its memory: give a plain array"):
+        woods.score(subclass(toy.unknown))
+
+
+def test_a_masked_example_of_a_dataset_is_refused(toy, woods):
+    with pytest.raises(wildood.InputError, match=r"example 0 is a MaskedArray.*x\.filled"):
+        woods.score(Masked())
+
+
+def test_a_subset_of_labelled_is_no_holdout(fit, toy):
+    whole = Pairs(*toy.labelled, noise=0.01)  # other values at each reading
+    with pytest.raises(wildood.InputError, match=r"80 of the 80 holdout examples are in labelled, too \(the same items"):
+        fit(whole, holdout=Subset(whole, range(0, 160, 2)), allow_duplicates=True)
+
+
+def test_a_dataset_with_rows_of_labelled_is_no_holdout(fit, toy):
+    x, y = toy.labelled
+    with pytest.raises(wildood.InputError, match=r"80 of the 80 holdout examples are in labelled, too: .*allow_duplicates"):
+        fit(Pairs(x, y), holdout=Pairs(x[::2], y[::2]))
+
+
+def test_the_halves_of_one_dataset_are_labelled_and_holdout(fit, toy):
+    x, y = (np.concatenate(parts) for parts in zip(toy.labelled, toy.holdout, strict=True))
+    whole = Pairs(x, y)
+    assert fit(Subset(whole, range(160)), holdout=Subset(whole, range(160, 280))).promise.caveat == ""
+
+
+def test_a_promise_says_that_augmented_data_could_not_be_compared(fit, toy, tmp_path):
+    detector = fit(Pairs(*toy.labelled, noise=0.01))
+    assert detector.promise.caveat == "whether they are in labelled could not be checked (values differ at each reading)"
+    assert str(wildood.load(detector.save(tmp_path)).promise).endswith(f"; {detector.promise.caveat}")
+
+
+def repeating(toy, seed, count):
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(0, 40, count)
+    return toy.labelled[0][rows], toy.labelled[1][rows]
+
+
+def test_rows_that_repeat_by_nature_are_a_holdout_and_the_promise_says_so(fit, toy):
+    detector = fit(repeating(toy, 0, 400), holdout=repeating(toy, 1, 200))
+    assert "of the holdout's 200 examples, 200 to examples of labelled are equal" in detector.promise.caveat
+    assert detector.promise.unseen
+
+
+def test_equal_rows_are_allowed_by_an_explicit_word(fit, toy):
+    holdout = tuple(np.concatenate([rows[:30], more]) for rows, more in zip(toy.labelled, toy.holdout, strict=True))
+    with pytest.raises(wildood.InputError, match="30 of the 150 holdout examples are in labelled, too"):
+        fit(toy.labelled, holdout=holdout)
+    detector = fit(toy.labelled, holdout=holdout, allow_duplicates=True)
+    assert detector.promise.caveat.startswith("of the holdout's 150 examples, 30 to examples of labelled are equal")
+
+
+def test_calibration_on_other_examples_says_that_nobody_checked_them(woods, toy):
+    assert woods.calibrate(toy.test).promise.caveat == "whether a training has used them could not be checked"
+    assert woods.calibrate(alpha=0.1).promise.caveat == "whether a training has used them could not be checked"
+    assert woods.calibrate(toy.test, unseen=False).promise.caveat == ""
