@@ -16,7 +16,7 @@ from wildood.models.small import MLP, SmallCNN
 
 WITHOUT = """
 import sys
-for name in ("matplotlib", "sklearn", "scipy"):
+for name in ("matplotlib", "sklearn"):
     sys.modules[name] = None    # as if they were not installed
 from wildood.cli.main import main
 sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,5 @@
 import os
 import pickle
-import sys
 
 import numpy as np
 import pytest
@@ -216,13 +215,6 @@ def test_a_torn_svhn_file_is_one_line_with_its_name(tmp_path, share):
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     with pytest.raises(InputError, match=r"test_32x32\.mat is not a whole Matlab file with X and y: remove it"):
         read_svhn(path)
-
-
-def test_svhn_without_scipy_says_what_to_install(tmp_path, monkeypatch):
-    svhn(tmp_path / "test_32x32.mat")
-    monkeypatch.setitem(sys.modules, "scipy.io", None)
-    with pytest.raises(InputError, match=r"test_32x32\.mat is a Matlab file, which scipy reads: pip install scipy"):
-        read_svhn(tmp_path / "test_32x32.mat")
 
 
 def test_random_images_stay_on_disk(tmp_path):

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
 from wildood.cli.grid import grid_of, ranking_lines
 from wildood.cli.models import read_model
@@ -27,15 +29,18 @@ from wildood.cli.training import (
     spec_of,
 )
 from wildood.data.files import write_atomically
+from wildood.data.images import Images
+from wildood.data.wild import Wild, as_wild
 from wildood.detect.detector import Detector
 from wildood.detect.fitting import fit
-from wildood.detect.selecting import fit_many
+from wildood.detect.preparation import at_most, set_aside_wild
+from wildood.detect.selecting import fit_many, rank_wild
 from wildood.errors import InputError
 from wildood.methods.objective import Method
 from wildood.methods.schedule import Schedule
 from wildood.methods.shipped import SHIPPED
 from wildood.models.outputs import Classifier
-from wildood.report.given import Given
+from wildood.report.given import LOOKED_AT, Given
 from wildood.report.tables import plots_installed
 from wildood.scores.energy import EnergyScore
 from wildood.train.processes import is_first
@@ -137,10 +142,20 @@ def run(words: Sequence[str]) -> None:
     else:
         before = Detector(Classifier(model, spec_of(options)), EnergyScore(), detector.example)
         known = labelled if holdout is None else holdout
-        wild_x, known_x, known_y = map(np.asarray, (wild.examples, known.examples, known.labels))
-        given_data = Given(wild_x, known_x, known_y, is_holdout=holdout is not None)
+        unseen = _unseen_wild(wild, method, options, in_grid=bool(grid))
+        given_data = Given(unseen, np.asarray(known.examples), np.asarray(known.labels), is_holdout=holdout is not None)
         with shown(verbose=not options.quiet):
             _write_page(options.out, detector, before, given_data, shlex.join(["wildood", "fit", *words]), written)
+
+
+def _unseen_wild(wild: Images, method: Method, options: Any, *, in_grid: bool) -> npt.NDArray[Any]:
+    """Wild examples that training did not see, for the page."""
+    traffic: Wild = as_wild(wild)
+    if in_grid:
+        traffic, _ = rank_wild(traffic, options.seed)
+    unseen = set_aside_wild(traffic, options.keep, options.seed)[1] if method.uses_wild else traffic.whole(options.seed)
+    some = at_most(unseen, LOOKED_AT, options.seed)
+    return some.gather(torch.arange(len(some)))[0].numpy()
 
 
 def _write_page(out: Path, detector: Detector, before: Detector, data: Given, command: str, settings: str) -> None:

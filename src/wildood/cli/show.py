@@ -48,6 +48,7 @@ def described(content: dict[str, Any]) -> dict[str, str]:
     threshold = told_threshold(float.fromhex(content["threshold"]), each)
     model = content["model"].get("name") or f"{content['model'].get('class')}, your own: name it with --model at score"
     return {
+        **_warnings(record),
         "model": model,
         "input": f"{example['kind']} examples of shape {tuple(example['shape'])}{_spec(content['input'])}",
         "score": f"{content['score']['name']}{_bracketed(content['score']['settings'])}, higher = more OOD",
@@ -58,6 +59,12 @@ def described(content: dict[str, Any]) -> dict[str, str]:
         **(_making(record, content["history"]) if "method" in record else {}),
         "versions": settings_text(record.get("versions", {})),
     }
+
+
+def _warnings(record: dict[str, Any]) -> dict[str, str]:
+    """What data set aside said against it, numbered if there is more."""
+    said = record.get("assessment", {}).get("warnings", [])
+    return {f"warning {number}" if len(said) > 1 else "warning": text for number, text in enumerate(said, 1)}
 
 
 def _making(record: dict[str, Any], history: list[dict[str, float]]) -> dict[str, str]:

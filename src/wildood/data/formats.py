@@ -5,12 +5,12 @@ import pickle
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.io
 
 from wildood.errors import InputError
 
@@ -88,13 +88,9 @@ def read_svhn(file: Path) -> tuple[Array, Array]:
     ((2, 32, 32, 3), array([0, 4]))
     """
     try:
-        matlab = import_module("scipy.io")
-    except ImportError as error:
-        raise InputError(f"{file.name} is a Matlab file, which scipy reads: pip install scipy") from error
-    try:
-        content = matlab.loadmat(file, variable_names=["X", "y"])
+        content = scipy.io.loadmat(file, variable_names=["X", "y"])
         pixels, numbers = np.asarray(content["X"]), np.asarray(content["y"]).ravel()
-    except (*_DAMAGED, matlab.matlab.MatReadError, OSError) as error:
+    except (*_DAMAGED, scipy.io.matlab.MatReadError, OSError) as error:
         raise InputError(f"{file} is not a whole Matlab file with X and y: remove it and get it again") from error
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[:3] != (SIDE, SIDE, 3):
         raise InputError(f"{file}: X has dtype {pixels.dtype} and shape {pixels.shape}, not uint8 and (32, 32, 3, N)")

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import nn
@@ -12,7 +12,8 @@ from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.data.sampling import lent_generator
 from wildood.data.sources import Source
-from wildood.detect.choosing import choose
+from wildood.detect.assessment import assess, training_benefit
+from wildood.detect.choosing import Chosen, choose
 from wildood.detect.detector import Detector, examples_of
 from wildood.detect.frozen import check_frozen, freeze, put_back
 from wildood.detect.network import (
@@ -25,14 +26,18 @@ from wildood.detect.network import (
     run_record,
     versions,
 )
-from wildood.detect.preparation import Data, halved, prepare
+from wildood.detect.preparation import Data, at_most, halved, prepare
 from wildood.detect.promise import Promise
 from wildood.detect.scoring import warn_of_accuracy
 from wildood.errors import InputError
+from wildood.evaluate.selection import Comparison
 from wildood.evaluate.thresholds import check_alpha, check_confidence
 from wildood.methods.objective import Method, Objective, Start, stages_of
 from wildood.methods.schedule import Schedule
 from wildood.methods.woods import Woods
+from wildood.models.outputs import Classifier
+from wildood.scores.energy import EnergyScore
+from wildood.scores.score import Score
 from wildood.train.history import Row
 from wildood.train.identity import check_same
 from wildood.train.loop import Keep, OnEpoch, Training
@@ -107,12 +112,10 @@ def fit(
     ...     return (rng.normal(size=(n, 2)) + 6 * y[:, None]).astype("float32"), y
     >>> wild = np.concatenate([known(450)[0], rng.normal(size=(50, 2)).astype("float32") + (9, -9)]).astype("float32")
     >>> detector = wildood.fit(MLP(2, 2), known(500), wild, known(200), schedule=wildood.Schedule(steps=20), verbose=False)
-    >>> detector.promise.alpha, len(detector.history)
-    (0.05, 11)
+    >>> print(detector.promise)
+    false-alarm rate <= 5 % on ID data like the 100 holdout examples (on average over holdouts)
     """
-    method = Woods() if method is None else method
-    if isinstance(method, type) or not hasattr(method, "objective"):
-        raise InputError(f"method is {method if isinstance(method, type) else type(method)}: give one such as Woods()")
+    method = _checked_method(method)
     schedule = check_schedule(schedule, method.schedule(), looks=method.uses_wild and keep == "best")
     _check_keep(keep, ood, holdout)
     alpha = check_alpha(method.alpha if alpha is None else alpha)
@@ -128,11 +131,7 @@ def fit(
         )  # fmt: skip
         taps = method.uses_features or frozen
         classifier, classes = copy_classifier(model, data.labelled, input, features, uses_features=taps, trained=True)
-        if not frozen:  # where the last layer is trained, whatever the model says
-            check_trainable(classifier)
-        check_augmentation(schedule, data.example.shape)
-        for part in (data.selection, data.threshold):
-            check_labels(all_labels(part), "labelled" if holdout is None else "holdout", classes)
+        _check_network(classifier, schedule, data, classes, "labelled" if holdout is None else "holdout", frozen=frozen)
         how = {**_how(method, labelled, frozen=frozen), "alpha": alpha, "seed": seed, "keep": keep}
         record = run_record(classifier, schedule, data.fingerprints, **how)
         check_same({**record, "confidence": confidence, "by_class": by_class, "run_dir given": run_dir is not None})
@@ -154,18 +153,30 @@ def fit(
             put_back(trained, classifier, tapped=method.uses_features)
         record |= {"kept_epoch": kept, "versions": versions(), "examples": data.unlabelled}
         record |= {"processes": this_process().world} if this_process().world > 1 else {}
-        candidates = objective.score.eval().candidates()
         data = _with_choice(data, objective, keep, alpha, confidence, seed)  # by the score of the last stage
-        record |= _chosen_by(holdout, ood, any_choice=len(candidates) > 1 or (method.uses_wild and keep != "last"))
-        by = {"wild" if ood is None else "ood": data.wild_aside}
-        chosen = choose(candidates, classifier, data.selection, alpha, **by)
-        record |= {"chosen": chosen.record} if chosen.record else {}
-        detector = Detector(classifier.eval(), chosen.score, data.example, history=history, record=record)
+        chosen = _choose(objective, classifier, data, alpha)
+        any_choice = bool(chosen.record) or (method.uses_wild and keep != "last")
+        record |= _chosen_by(holdout, ood, any_choice=any_choice) | ({"chosen": chosen.record} if chosen.record else {})
+        deployed = Deployed(classifier, chosen.score)
+        if method.uses_wild and data.wild_aside is not None:
+            deployed = _trained_or_start(model, deployed, data, alpha, keep, qualified=kept > 0)
+            record |= {"kept_epoch": 0} if deployed.start_kept else {}
+        detector = Detector(deployed.classifier.eval(), deployed.score, data.example, history=history, record=record)
         unseen = holdout is not None and keep != "as_published"
         promise = Promise(alpha, len(data.threshold), unseen, confidence, by_class, data.caveat)
         _calibrate(detector, data.threshold, promise)
-        _report(detector, keep, kept, 0 if data.wild_aside is None else len(data.wild_aside))
+        if method.uses_wild and data.wild_aside is not None:
+            _assess(detector, deployed, data, data.wild_aside, seed)
+        _report(detector, keep)
     return detector
+
+
+def _checked_method(method: Any) -> Method:
+    """The method that was given, `Woods()` where none was."""
+    if isinstance(method, type) or not (method is None or hasattr(method, "objective")):
+        raise InputError(f"method is {method if isinstance(method, type) else type(method)}: give one such as Woods()")
+    checked: Method = Woods() if method is None else method
+    return checked
 
 
 def _check_keep(keep: Any, ood: Any, holdout: Any) -> None:
@@ -174,6 +185,15 @@ def _check_keep(keep: Any, ood: Any, holdout: Any) -> None:
         raise InputError(f"keep is {keep!r}: give 'best', 'last' or 'as_published'")
     if keep == "as_published" and (ood is None or holdout is None):
         raise InputError("keep='as_published' chooses the epoch by known OOD examples: give ood=x and holdout=(x, y), too")
+
+
+def _check_network(classifier: Classifier, schedule: Schedule, data: Data, classes: int, held: str, *, frozen: bool) -> None:
+    """Refuse a model that cannot be trained on this data."""
+    if not frozen:  # where the last layer is trained, whatever the model says
+        check_trainable(classifier)
+    check_augmentation(schedule, data.example.shape)
+    for part in (data.selection, data.threshold):
+        check_labels(all_labels(part), held, classes)
 
 
 def _how(method: Method, labelled: Any, *, frozen: bool) -> dict[str, Any]:
@@ -202,6 +222,12 @@ def _with_choice(data: Data, objective: Objective, keep: Keep, alpha: float, con
     if divided or keep == "as_published" or len(objective.score.candidates()) == 1:
         return data
     return halved(data, alpha, confidence, seed, instead="a fixed setting of the score (--epsilon)")
+
+
+def _choose(objective: Objective, classifier: Classifier, data: Data, alpha: float) -> Chosen:
+    """The score of the finished detector, with its settings."""
+    by = {"ood" if "ood" in data.fingerprints else "wild": data.wild_aside}
+    return choose(objective.score.eval().candidates(), classifier, data.selection, alpha, **by)
 
 
 def _chosen_by(holdout: Any, ood: Any, *, any_choice: bool) -> dict[str, str]:
@@ -233,6 +259,40 @@ def _train(
     return objective, history, kept
 
 
+class Deployed(NamedTuple):
+    """What the detector is made of: what was trained, or the start where training was not shown to help."""
+
+    classifier: Classifier
+    score: Score
+    benefit: Comparison | None = None
+    start_kept: bool = False
+
+
+def _trained_or_start(
+    model: nn.Module, trained: Deployed, data: Data, alpha: float, keep: Keep, *, qualified: bool
+) -> Deployed:
+    """The trained detector, or, of `keep="best"`, the energy of the start unless training is shown to help."""
+    assert data.wild_aside is not None  # noqa: S101 - asked before
+    start, _ = copy_classifier(model, data.labelled, trained.classifier.spec, None, uses_features=False)
+    if qualified or keep != "best":
+        both = trained.classifier, trained.score
+        trained = trained._replace(benefit=training_benefit(start, both, data.selection, data.wild_aside, alpha))
+    if keep != "best" or (trained.benefit is not None and trained.benefit.helped):
+        return trained
+    return Deployed(start, EnergyScore(), trained.benefit, start_kept=True)
+
+
+def _assess(detector: Detector, deployed: Deployed, data: Data, aside: Source, seed: int) -> None:
+    """Write what data set aside says of the detector into its record."""
+    by_ood = "ood" in data.fingerprints
+    trained_on = None
+    if data.wild is not None and not deployed.start_kept and not by_ood:
+        trained_on = at_most(data.wild.whole(seed), len(aside), seed)
+    kind = "OOD" if by_ood else "wild"
+    found = assess(detector, aside, trained_on, deployed.benefit, start_kept=deployed.start_kept, examples=kind)
+    detector.record["assessment"] = found.record()
+
+
 def _calibrate(detector: Detector, holdout: Source, promise: Promise) -> None:
     """Set the threshold; one for all classes where one for each cannot be had: what was trained must not be lost."""
     try:
@@ -245,21 +305,16 @@ def _calibrate(detector: Detector, holdout: Source, promise: Promise) -> None:
         detector.record["not_by_class"] = str(error)
 
 
-def _report(detector: Detector, keep: Keep, kept: int, aside: int) -> None:
-    """Say which epoch was kept, and what is promised."""
-    what, price = "epoch", "losing more than 1 point of accuracy"
-    if detector.record["schedule"]["rounds"] is not None:
-        what, price = "round", f"{price} or straying from the constraints"
-    if keep == "best" and kept == 0:
-        logger.warning(
-            "no %s accepted less wild data without %s: the starting weights are kept; try a smaller lr or more data",
-            what,
-            price,
-        )
-    elif keep == "best":
+def _report(detector: Detector, keep: Keep) -> None:
+    """Say which epoch was kept, what is promised, and what to be warned of."""
+    kept, assessment = detector.record["kept_epoch"], detector.record.get("assessment")
+    for warning in [] if assessment is None else assessment["warnings"]:
+        logger.warning("%s", warning)
+    if keep == "best" and kept:
         start, chosen = detector.history[0], detector.history[kept]
+        what = "epoch" if detector.record["schedule"]["rounds"] is None else "round"
         columns = [name for name in ("accuracy", "acceptance") if name in start and name in chosen]
         told = "".join(f", {name} {100 * start[name]:.1f} -> {100 * chosen[name]:.1f} %" for name in columns)
-        of = f" of {aside} examples set aside" if "acceptance" in columns else ""
+        of = f" of {assessment['aside']} examples set aside" if assessment is not None else ""
         logger.info("kept %s %d of %d%s%s", what, chosen["epoch"], detector.history[-1]["epoch"], told, of)
     logger.info("threshold %s: %s", detector.told_threshold, detector.told_promise)

@@ -20,6 +20,7 @@ from wildood.methods.schedule import Schedule
 from wildood.train.progress import logger
 
 ASIDE = 0.1  # the share of wild data, and of labelled data without a holdout, that training does not see
+JUDGES = 500  # wild examples to choose by, if that is at most half of them: fewer seldom show that training helped
 FEW = 5  # wild examples that cannot tell epochs apart at all
 
 
@@ -95,7 +96,7 @@ def prepare(
         kept, aside = traffic if uses_wild else None, example.check(unlabelled_source(ood, "ood"), "ood")
         fingerprints["ood"] = aside.fingerprint()
     elif traffic is not None and uses_wild:
-        kept, aside = traffic.set_aside(ASIDE, seed)
+        kept, aside = set_aside_wild(traffic, keep, seed)
         if keep == "best" and len(aside) < FEW:
             logger.warning(
                 "only %d wild examples are set aside to choose the epoch by, which leaves it to chance: give more wild data",
@@ -201,6 +202,17 @@ def _refuse_leak(found: Overlap, name: str, *, allow_duplicates: bool) -> None:
             f"{found.shared} of the {found.compared} holdout examples are in {name}, too{how}: the promise needs examples "
             f"that are in no training; give others, or no holdout{by_nature}"
         )
+
+
+def set_aside_wild(traffic: Wild, keep: str, seed: int) -> tuple[Wild, Source]:
+    """The wild data that trains, and that which training does not see: a tenth, and more where few would have to choose.
+
+    >>> kept, aside = set_aside_wild(as_wild(np.zeros((800, 2))), "best", seed=0)
+    >>> len(kept.pools[0]), len(aside)
+    (400, 400)
+    """
+    share = max(ASIDE, min(0.5, JUDGES / len(traffic.whole(seed)))) if keep == "best" else ASIDE
+    return traffic.set_aside(share, seed)
 
 
 def set_aside_labelled(known: Source, needed: int, least_left: int, seed: int, *, halves: bool) -> tuple[Source, Source]:

@@ -11,7 +11,7 @@ from torch import nn
 from wildood.data.given import all_labels, labelled_source, numbered_like
 from wildood.data.sampling import generator, split
 from wildood.data.sources import Part, Source
-from wildood.data.wild import as_wild
+from wildood.data.wild import Wild, as_wild
 from wildood.detect.detector import Detector
 from wildood.detect.fitting import fit
 from wildood.detect.network import check_schedule
@@ -147,12 +147,12 @@ def fit_many(
         labelled_source(labelled, "labelled"),
         labelled_source(numbered_like(labelled, holdout, "holdout"), "holdout"),
     )
-    traffic = as_wild(wild)
+    traffic: Wild = as_wild(wild)
     trained_on = [("labelled", known), *(("wild", pool) for pool in traffic.pools)]
     check_overlap(unseen, trained_on, allow_duplicates=settings.get("allow_duplicates", False))
     # What ranks has chosen no epoch and sets no threshold: what is said of luck holds, and so do the promises.
     kept, ranks = (Part(unseen, part) for part in split(len(unseen), RANKS, generator(seed, "candidates")))
-    traffic, wild_ranks = traffic.set_aside(ASIDE, seed)
+    traffic, wild_ranks = rank_wild(traffic, seed)
     _check_thirds(len(unseen), settings["alpha"], settings.get("confidence"))
     run = None if run_dir is None else Path(run_dir)
     if run is not None:
@@ -169,6 +169,11 @@ def fit_many(
             RunDirectory(run, _identity(names))
     ranking = _rank(detectors, ranks, wild_ranks, settings["alpha"], accuracy_loss=0.01, confidence=0.95)
     return Fits(detectors[ranking.places[0].name], detectors, ranking)
+
+
+def rank_wild(traffic: Wild, seed: int) -> tuple[Wild, Source]:
+    """The wild data that each candidate of `fit_many` is given, and that which ranks them."""
+    return traffic.set_aside(ASIDE, seed)
 
 
 def _check_thirds(count: int, alpha: float, confidence: float | None) -> None:

@@ -7,23 +7,27 @@ import numpy as np
 import numpy.typing as npt
 
 from wildood.detect.detector import Detector
-from wildood.evaluate.metrics import accepting_threshold, accuracy, rejection_rate
+from wildood.evaluate.binomial import Share, in_percent
+from wildood.evaluate.metrics import accepting_threshold, accuracy
 from wildood.report import figures
 from wildood.report.gallery import Pictures, can_be_shown, gallery
-from wildood.report.given import Given
+from wildood.report.given import LOOKED_AT, Given
 from wildood.report.page import Panel, Section, note, page, table
 from wildood.report.sections import making_section, training_section
 
-LOOKED_AT = 2000  # how many examples of each kind the page scores, at most
+CONFIDENCE = 0.95  # of the interval of the headline
 
 
 class Seen(NamedTuple):
-    """Scores and answers of a detector on what was given."""
+    """Scores, classes and rejections of a detector on wild and on known examples, and the threshold to draw."""
 
     wild: npt.NDArray[np.float32]
     wild_classes: npt.NDArray[np.int64]
     known: npt.NDArray[np.float32]
     known_classes: npt.NDArray[np.int64]
+    wild_rejected: npt.NDArray[np.bool_]
+    known_rejected: npt.NDArray[np.bool_]
+    threshold: float
 
 
 def fit_page(detector: Detector, before: Detector, given: Given, command: str, settings: str) -> str:
@@ -32,63 +36,64 @@ def fit_page(detector: Detector, before: Detector, given: Given, command: str, s
     Args:
         detector: what the fit made.
         before: the energy of the starting classifier; its threshold is not used: both are compared at one rate.
-        given: what the fit was given.
+        given: examples to look at; the wild ones must be those that training did not see.
         command: what was typed.
         settings: the file of effective settings.
     """
     given = Given(_some(given.wild), _some(given.known), _some(given.classes), given.is_holdout)
-    seen = {name: _look(each, given) for name, each in (("before", before), ("after", detector))}
-    alike = 1 - rejection_rate(seen["after"].known, detector.threshold)
-    thresholds = {
-        "before": accepting_threshold(seen["before"].known, max(alike, 1 / len(given.known))),
-        "after": detector.threshold,
-    }
+    after = _look(detector, given)
+    accepted = max(1 - float(np.mean(after.known_rejected)), 1 / len(given.known))
+    seen = {"before": _look(before, given, accepted), "after": after}
     sections = [
-        Section("What changed", [_table_panel(detector, seen, thresholds, given)], wide=True),
-        Section("Scores", _histograms(seen, thresholds, given)),
+        Section("What changed", [_table_panel(detector, seen, given)], wide=True),
+        Section("Scores", _histograms(seen, given)),
         training_section(detector),
         making_section(detector, {"command": command, "seed": str(detector.record["seed"])}, settings),
     ]
     if can_be_shown(detector.example.shape, detector.classifier.spec):
-        sections.insert(3, Section("Single examples", _galleries(detector, seen["after"], given), wide=True))
-    return page("A classifier that says “unknown”", _lead(detector, seen, thresholds, given), sections)
+        sections.insert(3, Section("Single examples", _galleries(detector, after, given), wide=True))
+    return page("A classifier that says “unknown”", _lead(detector, seen, given), sections)
 
 
-def _lead(detector: Detector, seen: dict[str, Seen], thresholds: dict[str, float], given: Given) -> str:
-    rejected = {key: 100 * rejection_rate(seen[key].wild, threshold) for key, threshold in thresholds.items()}
-    known = 100 * rejection_rate(seen["after"].known, detector.threshold)
+def _lead(detector: Detector, seen: dict[str, Seen], given: Given) -> str:
+    rejected = {key: Share.of(each.wild_rejected, CONFIDENCE) for key, each in seen.items()}
+    known = in_percent(float(np.mean(seen["after"].known_rejected)))
+    warned = detector.record.get("assessment", {}).get("warnings", [])
+    warnings = "".join(f"<p><strong>Warning:</strong> {escape(text)}.</p>" for text in warned)
     return (
-        f"<p>Of {len(given.wild)} wild examples, this detector says “unknown” to "
-        f"<strong>{rejected['after']:.1f} %</strong>; the starting classifier's own energy, set to reject "
-        f"the same share of known examples ({known:.1f} %), to "
-        f"{rejected['before']:.1f} %.</p><p>Its threshold: {escape(str(detector.promise))}.</p>"
+        f"{warnings}<p>Of {len(given.wild)} wild examples that training did not see, this detector says “unknown” to "
+        f"<strong>{in_percent(rejected['after'].value)}</strong> ({rejected['after'].limits} at {100 * CONFIDENCE:g} % "
+        f"confidence); the starting classifier's own energy, set to reject the same share of known examples ({known}), to "
+        f"{in_percent(rejected['before'].value)}.</p><p>Its threshold: {escape(detector.told_promise)}.</p>"
     )
 
 
-def _table_panel(detector: Detector, seen: dict[str, Seen], thresholds: dict[str, float], given: Given) -> Panel:
+def _table_panel(detector: Detector, seen: dict[str, Seen], given: Given) -> Panel:
     known = _name(given)
+    start_kept = detector.record.get("assessment", {}).get("start_kept", False)
+    made_by = "start kept" if start_kept else detector.record["method"]["name"]
     rows = [
         [
             name,
-            f"{100 * rejection_rate(seen[key].wild, thresholds[key]):.1f}",
-            f"{100 * rejection_rate(seen[key].known, thresholds[key]):.1f}",
+            f"{100 * np.mean(seen[key].wild_rejected):.1f}",
+            f"{100 * np.mean(seen[key].known_rejected):.1f}",
             f"{100 * accuracy(seen[key].known_classes, given.classes):.1f}",
         ]
-        for name, key in (("before: its energy", "before"), (f"after: {detector.record['method']['name']}", "after"))
+        for name, key in (("before: its energy", "before"), (f"after: {made_by}", "after"))
     ]
     return Panel(
         "What is rejected",
-        f"In percent, on {len(given.wild)} wild and {len(given.known)} {known} examples.",
+        f"In percent, on {len(given.wild)} wild examples set aside and {len(given.known)} {known} examples.",
         table(["", "wild rejected", f"{known} rejected", f"{known} accuracy"], rows, strong=1)
         + note(
             "Nobody has said which wild examples are unknown, so there is no detection rate here. Both rows reject the same "
-            "share of known data: the one that rejects more wild data catches more unknowns. Most of these wild examples "
-            "were trained on. "
+            "share of known data: the one that rejects more wild data catches more unknowns. Training has not seen these "
+            "wild examples; they chose what was kept. "
             + (
                 "The promised rate is an average over holdouts, and a part of this one chose (the epoch, and the best of "
                 "several candidates): the share of it that is rejected may lie somewhat above or below."
                 if given.is_holdout
-                else "So were the labelled ones: fresh data is rejected more often."
+                else "The labelled examples were trained on: fresh data is rejected more often."
             )
         ),
     )
@@ -98,23 +103,23 @@ def _name(given: Given) -> str:
     return "holdout" if given.is_holdout else "labelled"
 
 
-def _histograms(seen: dict[str, Seen], thresholds: dict[str, float], given: Given) -> list[Panel]:
+def _histograms(seen: dict[str, Seen], given: Given) -> list[Panel]:
     titles = {
         "before": "Before: the energy of the classifier as it was",
-        "after": "After: the score of the trained detector",
+        "after": "After: the score of the finished detector",
     }
     return [
         Panel(
             title,
             "Right of the dashed line is rejected. Wild data is a mixture: most of it lies where the known lies.",
-            figures.histogram(key, seen[key].known, seen[key].wild, thresholds[key], (_name(given), "wild")),
+            figures.histogram(key, seen[key].known, seen[key].wild, seen[key].threshold, (_name(given), "wild")),
         )
         for key, title in titles.items()
     ]
 
 
 def _galleries(detector: Detector, after: Seen, given: Given) -> list[Panel]:
-    spec, threshold = detector.classifier.spec, detector.threshold
+    spec = detector.classifier.spec
     assert spec is not None  # noqa: S101 - asked before
     highest, alarms = np.argsort(-after.wild), np.argsort(-after.known)
     wild = [f"{name}, {score:.3g}" for name, score in zip(after.wild_classes, after.wild, strict=True)]
@@ -123,23 +128,32 @@ def _galleries(detector: Detector, after: Seen, given: Given) -> list[Panel]:
         gallery(
             "Wild and rejected",
             "The highest scores first. Below each: the class it would have been given, and the score.",
-            Pictures(given.wild, highest[after.wild[highest] > threshold], wild, spec),
+            Pictures(given.wild, highest[after.wild_rejected[highest]], wild, spec),
         ),
         gallery(
             "Wild and just accepted",
             "The next ones to be rejected if the threshold were lower.",
-            Pictures(given.wild, highest[after.wild[highest] <= threshold], wild, spec),
+            Pictures(given.wild, highest[~after.wild_rejected[highest]], wild, spec),
         ),
         gallery(
             "False alarms",
             "Known examples that are rejected. Below each: its class and the score.",
-            Pictures(given.known, alarms[after.known[alarms] > threshold], known, spec),
+            Pictures(given.known, alarms[after.known_rejected[alarms]], known, spec),
         ),
     ]
 
 
-def _look(detector: Detector, given: Given) -> Seen:
-    return Seen(*detector.score_and_classify(given.wild), *detector.score_and_classify(given.known))
+def _look(detector: Detector, given: Given, accepted: float | None = None) -> Seen:
+    """What a detector says of the examples: at its own thresholds, or at one that accepts this share of the known ones."""
+    wild, wild_classes = detector.score_and_classify(given.wild)
+    known, known_classes = detector.score_and_classify(given.known)
+    if accepted is None:
+        threshold = detector.threshold
+        rejected = ~detector.accepts(wild, wild_classes), ~detector.accepts(known, known_classes)
+    else:
+        threshold = accepting_threshold(known, accepted)
+        rejected = wild > threshold, known > threshold
+    return Seen(wild, wild_classes, known, known_classes, *rejected, threshold)
 
 
 def _some(examples: npt.NDArray[Any]) -> npt.NDArray[Any]:

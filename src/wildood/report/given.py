@@ -4,9 +4,11 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
+LOOKED_AT = 2000  # how many examples of each kind a page scores, at most
+
 
 class Given(NamedTuple):
-    """What the fit was given: wild examples, and ID examples with their classes (the holdout, or labelled ones)."""
+    """Wild examples that training did not see, and ID examples with their classes (the holdout, or labelled ones)."""
 
     wild: npt.NDArray[Any]
     known: npt.NDArray[Any]

@@ -94,7 +94,7 @@ def _kept(history: Sequence[Row], kept: int | None, aside: str, keep: str) -> st
     if kept is None:
         return f"The share of the {aside} that was set aside that is accepted, each epoch at its own threshold."
     if keep != "last" and kept == 0:
-        return "No epoch was better than the start, so the starting weights were kept."
+        return "No epoch was shown to be better than the start, so the start was kept."
     start, end = (100 * history[number]["acceptance"] for number in (0, kept))
     accepted = (
         f"Of the {aside} that was set aside, {end:.1f} % are accepted at the epoch that was kept (step "

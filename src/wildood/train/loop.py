@@ -16,6 +16,7 @@ from wildood.errors import TrainingError
 from wildood.evaluate.selection import Mask, Selection
 from wildood.methods.objective import Objective, Terms
 from wildood.methods.schedule import Schedule
+from wildood.scores.energy import EnergyScore
 from wildood.train.ahead import Ahead
 from wildood.train.batch_norm import normalising_together
 from wildood.train.batches import Batches
@@ -209,7 +210,8 @@ class Training:
         }
         self.kept = len(self.history)
         if self.monitor is not None and (self.objective.classifies or not self.history):
-            seen = self.monitor(self.objective)
+            # The start is judged by its energy: a method's own score may need training, as that of a new head does.
+            seen = self.monitor(self.objective, None if self.history else EnergyScore())
             row |= seen.row
             if self.keep != "last" and seen.accepted is not None:
                 self._judge(seen.accepted, seen.correct, seen.constraints)

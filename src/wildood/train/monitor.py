@@ -17,6 +17,7 @@ from wildood.evaluate.thresholds import conformal_threshold
 from wildood.methods.objective import Objective, Start
 from wildood.models.outputs import Classifier, evaluating, forward_all, raw_batches
 from wildood.models.whitening import moments_of
+from wildood.scores.score import Score
 from wildood.train.divided import Divided
 from wildood.train.history import Row
 from wildood.train.lagrangian import MeanConstraints
@@ -52,8 +53,12 @@ class Monitor:
         """How many a look takes."""
         return len(self.holdout) + (0 if self.wild is None else len(self.wild))
 
-    def __call__(self, objective: Objective) -> Seen:
-        """Accuracy, holdout_* constraints, and acceptance: the share of wild accepted at the holdout's threshold."""
+    def __call__(self, objective: Objective, score: Score | None = None) -> Seen:
+        """Accuracy, holdout_* constraints, and acceptance: the share of wild accepted at the holdout's threshold.
+
+        The score is the objective's unless given.
+        """
+        score = objective.score if score is None else score
         correct: list[Tensor] = []
         scores: list[Tensor] = []
         constraints = MeanConstraints()
@@ -62,7 +67,7 @@ class Monitor:
             for outputs, labels in forward_all(objective.classifier, holdout.part):
                 assert labels is not None  # noqa: S101 - the holdout is labelled
                 correct.append((outputs.logits.argmax(1) == labels).cpu())
-                scores.append(objective.score(outputs).cpu())
+                scores.append(score(outputs).cpu())
                 constraints.add(objective.constraints(outputs, labels), len(labels))
         right = holdout.whole(correct).bool().numpy()
         row = {"accuracy": float(np.mean(right))}
@@ -73,7 +78,7 @@ class Monitor:
         threshold = conformal_threshold(holdout.whole(scores).numpy(), self.alpha)
         wild = Divided(self.wild)
         with evaluating(objective):
-            found = [objective.score(outputs).cpu() for outputs, _ in forward_all(objective.classifier, wild.part)]
+            found = [score(outputs).cpu() for outputs, _ in forward_all(objective.classifier, wild.part)]
         accepted = wild.whole(found).numpy() <= threshold
         return Seen(row | {"acceptance": float(np.mean(accepted))}, accepted, right, met)
 

@@ -1,0 +1,135 @@
+"""What data set aside says of a finished fit: whether training helped, and whether the detector finds anything unknown."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from wildood.data.sources import Source
+from wildood.detect.detector import Detector
+from wildood.evaluate.mixture import share_p_value
+from wildood.evaluate.selection import Comparison, compare_acceptance
+from wildood.models.outputs import Classifier
+from wildood.scores.energy import EnergyScore
+from wildood.scores.score import Score, score_all
+
+CONFIDENCE = 0.95  # that a wild example is unknown
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """What a fit's record says of its result, and what a user should be warned of.
+
+    Attributes:
+        benefit: the trained detector beside the energy of the start; None where no epoch qualified.
+        start_kept: whether the start was kept, because training was not shown to help.
+        examples: "wild", or "OOD" where the caller gave known OOD examples to choose by.
+        aside: how many of them were set aside.
+        rejected: the share of these that the finished detector rejects.
+        nothing_unknown: the p-value of the hypothesis that none of these is unknown.
+        trained_on: how many wild examples that it was trained on were scored; 0 where the start is kept.
+        rejected_of_trained: the share of these that it rejects.
+
+    >>> found = Assessment(Comparison(0.9, 0.91, 0.01, 500, 25), True, "wild", 500, 0.09, 1e-3)
+    >>> found.helped, found.warnings[0][:36]
+    (False, 'training was not shown to help: of 5')
+    """
+
+    benefit: Comparison | None
+    start_kept: bool
+    examples: str
+    aside: int
+    rejected: float
+    nothing_unknown: float
+    trained_on: int = 0
+    rejected_of_trained: float = 0.0
+
+    @property
+    def helped(self) -> bool:
+        """Whether training was shown to help."""
+        return self.benefit is not None and self.benefit.helped
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a user should know before the detector is deployed, one sentence each."""
+        return [text for text in (self._no_benefit(), self._nothing_unknown(), self._memorised()) if text]
+
+    def record(self) -> dict[str, Any]:
+        """JSON-ready data."""
+        return {**asdict(self), "helped": self.helped, "warnings": self.warnings}
+
+    def _no_benefit(self) -> str:
+        if self.helped:
+            return ""
+        if self.benefit is None:
+            return (
+                "no epoch accepted less wild data without losing more than 1 point of accuracy: the energy of the start is "
+                "deployed; try a smaller lr or more data"
+            )
+        done = "the energy of the start is deployed" if self.start_kept else "it is deployed because keep asks for it"
+        return (
+            f"training was not shown to help: of {self.aside} {self.examples} examples set aside, the trained detector "
+            f"accepts {100 * self.benefit.trained:.1f} % and the energy of the start {100 * self.benefit.start:.1f} % (mean "
+            f"over false-alarm rates up to alpha; standard error {100 * self.benefit.error:.1f}): {done}"
+        )
+
+    def _nothing_unknown(self) -> str:
+        if self.nothing_unknown <= 1 - CONFIDENCE:
+            return ""
+        return (
+            f"nothing unknown was found in the {self.aside} {self.examples} examples set aside (p = "
+            f"{self.nothing_unknown:.2g}): hardly any is unknown, or this detector does not see it"
+        )
+
+    def _memorised(self) -> str:
+        """Where two shares differ by more than two standard errors."""
+        if not self.trained_on:
+            return ""
+        shares, counts = (self.rejected, self.rejected_of_trained), (self.aside, self.trained_on)
+        pooled = float(np.average(shares, weights=counts))
+        error = math.sqrt(pooled * (1 - pooled) * sum(1 / count for count in counts))
+        if abs(shares[0] - shares[1]) <= 2 * error:
+            return ""
+        return (
+            f"the detector rejects {100 * self.rejected_of_trained:.1f} % of the wild data that it was trained on and "
+            f"{100 * self.rejected:.1f} % of that set aside: it has memorised some of it; only the latter tells of new data"
+        )
+
+
+def training_benefit(
+    start: Classifier, trained: tuple[Classifier, Score], known: Source, aside: Source, alpha: float
+) -> Comparison:
+    """How much of data set aside a trained detector accepts, beside the energy of the start."""
+    scores = [
+        [score_all(classifier, source, score, lambda found: found.scores).numpy() for source in (known, aside)]
+        for classifier, score in ((start, EnergyScore()), trained)
+    ]
+    (known_before, before), (known_after, after) = scores
+    return compare_acceptance((known_before, before), (known_after, after), alpha)
+
+
+def assess(
+    detector: Detector,
+    aside: Source,
+    trained_on: Source | None,
+    benefit: Comparison | None,
+    *,
+    start_kept: bool,
+    examples: str = "wild",
+) -> Assessment:
+    """What a calibrated detector says of data set aside, and of some of the wild data that it was trained on."""
+    assert detector.holdout_scores is not None  # noqa: S101 - calibrated
+    scores, classes = detector.score_and_classify(aside)
+    found = Assessment(
+        benefit,
+        start_kept,
+        examples,
+        len(aside),
+        float(np.mean(~detector.accepts(scores, classes))),
+        share_p_value(detector.holdout_scores, scores),
+    )
+    if trained_on is None:
+        return found
+    rejected = ~detector.accepts(*detector.score_and_classify(trained_on))
+    return Assessment(**{**vars(found), "trained_on": len(trained_on), "rejected_of_trained": float(np.mean(rejected))})
