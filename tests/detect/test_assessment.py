@@ -1,0 +1,143 @@
+"""A fit that is not shown to help keeps the start and says so; what is told of wild data was measured on unseen data."""
+
+import logging
+
+import numpy as np
+import pytest
+
+import wildood
+from wildood.cli.show import described
+from wildood.data.wild import WildMixture, as_wild
+from wildood.detect.assessment import Assessment
+from wildood.detect.preparation import set_aside_wild
+from wildood.detect.storage import read_description
+from wildood.evaluate.selection import Comparison
+from wildood.scores.energy import EnergyScore
+
+CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
+
+
+def known(count, seed):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, count)
+    return (CENTRES[y] + rng.normal(size=(count, 2))).astype(np.float32), y
+
+
+def mixed(count, unknown, seed):
+    rng = np.random.default_rng(seed)
+    far = (0.5 * rng.normal(size=(unknown, 2)) + 5).astype(np.float32)  # of which the start accepts most
+    return rng.permutation(np.concatenate([known(count - unknown, seed)[0], far]))
+
+
+@pytest.fixture(scope="module")
+def fit(trained, toy):
+    def call(wild, steps=30, **settings):
+        schedule = wildood.Schedule(steps=steps, batch=64, lr=settings.pop("lr", 0.03))
+        return wildood.fit(trained(), toy.labelled, wild, known(400, 9), schedule=schedule, verbose=False, **settings)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def helped(fit):
+    return fit(mixed(800, 160, seed=1), steps=60)
+
+
+@pytest.fixture(scope="module")
+def useless(fit):
+    return fit(known(800, seed=1)[0])
+
+
+def test_training_that_is_shown_to_help_is_kept(helped, toy):
+    assert helped.record["assessment"]["helped"]
+    assert not helped.record["assessment"]["start_kept"]
+    assert helped.record["kept_epoch"] > 0
+    assert helped.record["assessment"]["warnings"] == []
+
+
+def test_without_anything_unknown_the_start_is_kept_and_two_warnings_say_why(useless, toy, trained):
+    found = useless.record["assessment"]
+    assert (found["helped"], found["start_kept"], useless.record["kept_epoch"]) == (False, True, 0)
+    why, nothing = found["warnings"]
+    assert why.startswith(("training was not shown to help: of 400 wild", "no epoch accepted less wild data"))
+    assert nothing.startswith("nothing unknown was found in the 400 wild examples set aside")
+    start = wildood.posthoc(trained(), EnergyScore(), holdout=toy.holdout)
+    assert np.array_equal(useless.score(toy.test[0]), start.score(toy.test[0]))
+
+
+def test_warnings_are_logged_saved_and_shown_first(fit, useless, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, logger="wildood"):
+        fit(known(800, seed=1)[0])
+    logged = [record.message for record in caplog.records]
+    assert useless.record["assessment"]["warnings"] == logged
+    lines = described(read_description(useless.save(tmp_path)))
+    assert list(lines)[:2] == ["warning 1", "warning 2"]
+    assert [*lines.values()][:2] == useless.record["assessment"]["warnings"]
+
+
+def test_woods_alt_without_an_epoch_to_keep_deploys_the_energy_of_the_start(fit, toy, trained):
+    """Its head is random before training: 98.7 % of unknowns were accepted where it was deployed."""
+    detector = fit(mixed(800, 160, seed=1), steps=2, lr=1e-9, method=wildood.WoodsAlt())
+    assert type(detector.scorer) is EnergyScore
+    assert detector.record["assessment"]["start_kept"]
+    start = wildood.posthoc(trained(), EnergyScore(), holdout=toy.holdout)
+    assert np.array_equal(detector.score(toy.test[0]), start.score(toy.test[0]))
+
+
+@pytest.mark.parametrize("method", [wildood.WoodsAlt(), wildood.OutlierExposure(), wildood.EnergyMargin()])
+def test_the_start_is_judged_by_its_energy_whatever_the_methods_own_score_is(fit, trained, toy, method):
+    wild, holdout = mixed(800, 160, seed=1), known(400, 9)
+    detector = fit(wild, steps=2, method=method)
+    start = wildood.posthoc(trained(), EnergyScore(), holdout=holdout)
+    aside = set_aside_wild(as_wild(wild), "best", seed=0)[1]
+    accepted = np.mean(start.score(aside) <= np.sort(start.score(holdout[0]))[379])  # about the same threshold
+    assert detector.history[0]["acceptance"] == pytest.approx(accepted, abs=0.03)
+
+
+def test_the_last_epoch_is_deployed_where_it_is_asked_for_and_the_warning_stands(fit):
+    detector = fit(known(800, seed=1)[0], keep="last")
+    assert not detector.record["assessment"]["start_kept"]
+    assert detector.record["kept_epoch"] == len(detector.history) - 1
+    assert detector.record["assessment"]["warnings"][0].endswith("it is deployed because keep asks for it")
+
+
+def test_what_is_said_of_wild_data_comes_from_the_part_that_training_did_not_see(helped):
+    kept, aside = set_aside_wild(as_wild(mixed(800, 160, seed=1)), "best", seed=0)
+    found = helped.record["assessment"]
+    assert found["rejected"] == np.mean(helped.predict(aside) == wildood.UNKNOWN)
+    assert found["rejected_of_trained"] == np.mean(helped.predict(kept.whole(0)) == wildood.UNKNOWN)
+    assert (found["aside"], found["trained_on"]) == (400, 400)
+
+
+def test_known_ood_examples_judge_the_training_in_the_place_of_wild_data(fit, toy):
+    detector = fit(mixed(800, 160, seed=1), ood=toy.unknown)
+    found = detector.record["assessment"]
+    assert (found["examples"], found["aside"], found["trained_on"]) == ("OOD", len(toy.unknown), 0)
+
+
+@pytest.mark.parametrize(
+    ("count", "keep", "aside"),
+    [(300, "best", 150), (900, "best", 450), (2000, "best", 500), (20_000, "best", 2000), (900, "last", 90)],
+)
+def test_a_tenth_of_wild_data_is_set_aside_and_more_where_few_would_choose(count, keep, aside):
+    kept, held = set_aside_wild(as_wild(np.zeros((count, 2))), keep, seed=0)
+    assert (len(kept.pools[0]), len(held)) == (count - aside, aside)
+
+
+def test_of_a_mixture_as_much_is_set_aside_as_it_can_draw():
+    mixture = WildMixture(id=np.zeros((900, 2)), ood=np.ones((400, 2)), pi=0.1)
+    kept, held = set_aside_wild(mixture, "best", seed=0)
+    assert [len(pool) for pool in kept.pools] == [450, 200]
+    assert 450 <= len(held) <= 550
+
+
+BETTER = Comparison(start=0.9, trained=0.8, error=0.02, wild=500, tail=25.0)
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "rejected_of_trained", "warned"), [(400, 0.458, True), (400, 0.29, False), (40, 0.37, False)]
+)
+def test_traffic_that_was_memorised_is_warned_of(trained_on, rejected_of_trained, warned):
+    found = Assessment(BETTER, False, "wild", 400, 0.28, 1e-9, trained_on, rejected_of_trained)
+    said = [text for text in found.warnings if text.startswith("the detector rejects 45.8 % of the wild data that it was")]
+    assert len(said) == len(found.warnings) == warned
