@@ -101,7 +101,7 @@ def outcomes(seeds: Iterable[int], data: Callable[[int], Parts]) -> Iterator[Out
         parts = data(seed)
         model = starting_classifier(parts.labelled, seed)
         for name, method in METHODS.items():
-            detector = detector_of(model, method, parts, SPEC, seed)
+            detector = detector_of(model, method, parts, SPEC, seed, keep="last")
             yield Outcome(name, seed, Metrics.of(detector, parts.test_id, parts.test_ood), detector)
 
 
