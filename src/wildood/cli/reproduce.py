@@ -20,7 +20,7 @@ from wildood.experiments.experiment import Experiment
 from wildood.experiments.grids import GRIDS, grid, only
 from wildood.experiments.missing import missing_data
 from wildood.experiments.on_ray import run_on_ray
-from wildood.experiments.own_methods import beside_woods, register
+from wildood.experiments.own_methods import beside_woods, budget_lines, register
 from wildood.experiments.planning import Plan, plan
 from wildood.experiments.results import Failure, Result
 from wildood.experiments.runner import processors, run_all
@@ -37,7 +37,8 @@ class ReproduceOptions:
 
     Attributes:
         only: some of them, as in --only method=woods,oe ood=svhn pi=0.1 seed=0.
-        method: a method or score of your own, as module:Class, found where you are: it is run wherever woods is.
+        method: a method or score of your own, as module:Class, found where you are: it is run wherever woods is, for as
+            many steps with as large batches.
         seeds: over how many seeds to repeat them (default: 5; 1 for cpu).
         runs: the directory that holds the runs; several processes may work in it.
         data_root: of named sets, and of the files of cpu.
@@ -88,6 +89,8 @@ def run(words: Sequence[str]) -> int:
         with using_threads(max(1, processors() // workers)):  # as a worker has
             planned = plan(experiments, store, options.data_root)
         _print(planned, options.name, workers)
+        for line in budget_lines(experiments, options.method):
+            sys.stdout.write(f"{line}\n")
         if options.dry_run:
             _print_missing(missing)
             return 0
