@@ -20,6 +20,7 @@ from wildood.scores.shipped import NAMES as SCORES
 
 FORMAT = 3  # of what a run means: another one gives other names (3: a vector that all classes share)
 PAPER_MEAN, PAPER_STD = (125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255)
+FINGERPRINT = "sha256:"  # before that of the weights that a run starts from, where they have no name
 NONE = "none"  # for a setting whose default is something else; TOML has no word for it
 CHOICES = {"protocol": ("honest", "as_published"), "keep": ("best", "last")}
 KINDS = {
@@ -59,8 +60,9 @@ class Experiment:
         model_settings: what it is built with, besides the number of classes.
         mean: of each channel, as the network takes its input.
         std: of each channel.
-        start: the starting classifier: trained on the "labelled" part, on "all" of the ID training set, or a file of
-            weights below the data root (of which is assumed that it has seen all of the ID training set).
+        start: the starting classifier: trained on the "labelled" part, on "all" of the ID training set, a file of
+            weights below the data root, or "sha256:..." for weights that are kept with the runs (of both is assumed that
+            they have seen all of the ID training set).
         pretraining: the schedule of the starting classifier, where it is to be trained.
         protocol: "honest": no test example and no OOD label chooses anything; "as_published": the released protocol.
         keep: which epoch an honest run keeps: the "best" by wild acceptance, as `fit` does, or the "last".
