@@ -1,6 +1,7 @@
 """`wildood reproduce --start`: weights that exist in the place of a starting classifier that is trained."""
 
 import hashlib
+import os
 import re
 import shutil
 
@@ -77,9 +78,10 @@ def test_a_dry_run_with_weights_writes_nothing(energy, small_root, tmp_path, cap
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda path: None, r"w.safetensors cannot be read \(No such file or directory\): give a file of safetensors"),
+        (lambda path: None, r"w.safetensors cannot be read \(there is no such file\): give a file of safetensors"),
         (lambda path: path.write_bytes(b"torn"), "cannot be read as safetensors .*: safetensors.torch.save_file"),
-        (lambda path: path.mkdir(), r"cannot be read \(Is a directory\)"),
+        (lambda path: path.mkdir(), r"cannot be read \(there is no such file\)"),
+        (os.mkfifo, r"cannot be read \(there is no such file\)"),
         (lambda path: weights(path, width=8), "do not fit SmallCNN: .*size mismatch .*; give those of this network"),
         (lambda path: save_file(nn.Linear(4, 2).state_dict(), path), 'do not fit SmallCNN: Unexpected key.* "weight"; give'),
     ],

@@ -63,7 +63,7 @@ def with_start(experiments: Sequence[Experiment], path: Path) -> list[Experiment
 
     >>> with_start([], Path("nowhere.safetensors"))
     Traceback (most recent call last):
-    wildood.errors.InputError: the weights nowhere.safetensors cannot be read (No such file or directory): give a file ...
+    wildood.errors.InputError: the weights nowhere.safetensors cannot be read (there is no such file): give a file ...
     """
     start = _fingerprint(_content(path))
     _tensors(path)
@@ -170,6 +170,8 @@ def _fingerprint(content: bytes) -> str:
 
 
 def _content(path: Path) -> bytes:
+    if not path.is_file():  # a pipe would be waited for
+        raise InputError(f"the weights {path} cannot be read (there is no such file): give a file of safetensors")
     try:
         return path.read_bytes()
     except OSError as error:
