@@ -1,4 +1,4 @@
-"""Variants of `Woods()` for `time_to_quality.py`: Algorithm 1, and those of the ablation."""
+"""Variants for the benchmarks: Algorithm 1, those of the ablation of `Woods()`, and a baseline with pieces of ours."""
 
 import math
 from dataclasses import dataclass, replace
@@ -16,9 +16,10 @@ from wildood.models.outputs import Classifier
 
 @dataclass(frozen=True)
 class Algorithm1(wildood.Woods):
-    """The paper's Algorithm 1 from the released start and with its weight decay; only the sign of w is fixed.
+    """The paper's Algorithm 1 from the released start and with its weight decay; w is made negative, and kept so.
 
-    (At these settings, projecting λ is the same as the paper's step while β = μ₂, and the cap on β is never reached.)
+    What differs from the paper besides: weight decay acts on rho, of which w = -softplus(rho), not on w; there is a bias b;
+    λ is projected to λ >= 0 (the same as the paper's step while β = μ₂), and β has a cap, which short runs do not reach.
     """
 
     gamma: float = 1.5
@@ -119,3 +120,14 @@ class StartedMet(wildood.Woods):
             middle = (low + high) / 2
             low, high = (low, middle) if float(torch.sigmoid(z + middle).mean()) > self.alpha else (middle, high)
         return WoodsObjective(self, classifier, SigmoidLevel(slope, low), start)
+
+
+@dataclass(frozen=True)
+class PreconditionedLogistic(wildood.EnergyLogistic):
+    """The logistic energy with the preconditioner and the shared direction of `Woods()`: no paper's method."""
+
+    def objective(self, classifier: Classifier, start: Start) -> Objective:
+        """The same loss, with another step of the last layer."""
+        objective = super().objective(classifier, start)
+        objective.whitening = start.whitening()
+        return objective

@@ -28,6 +28,7 @@ from wildood.methods.schedule import Schedule
 from wildood.methods.shipped import SHIPPED as METHODS
 from wildood.models.resnet import ResNet20
 from wildood.models.small import SmallCNN
+from wildood.models.wide_resnet import WideResNet
 from wildood.scores.shipped import NAMES as SCORES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -165,7 +166,7 @@ def test_the_method_and_the_score_of_the_document_run_beside_the_others(small, s
         METHODS.pop(names[0], None)
         SCORES.pop(names[1], None)
     assert [type(each) for each in found] == [Result, Result]
-    assert found[0].history[-1]["step"] == 4
+    assert found[0].history[-1]["step"] == 6  # as many as woods, not its own 4
     assert found[0].experiment.settings == {"weight": 0.1, "alpha": 0.05}
     assert found[1].experiment.settings == {"power": 1.0}
 
@@ -173,6 +174,7 @@ def test_the_method_and_the_score_of_the_document_run_beside_the_others(small, s
 def test_the_commands_of_the_experiments_are_those_of_the_program(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("wildood.experiments.probing.TRIED", 2)
+    save_file(WideResNet(100).state_dict(), tmp_path / "wrn-40-2-cifar100.safetensors")
     asked = [shlex.split(line)[1:] for line in commands("docs/experiments.md")]
     assert {words[0] for words in asked} == {"reproduce", "report"}
     for words in asked:

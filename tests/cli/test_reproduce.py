@@ -133,7 +133,9 @@ def test_a_method_of_ones_own_is_run_wherever_woods_is(small, small_root, tmp_pa
         METHODS.pop("mine:Mine", None)
     assert set(found) == {"woods", "mine:Mine"}
     assert found["mine:Mine"].experiment.settings["weight"] == 0.25
-    assert [row["step"] for row in found["mine:Mine"].history] == [0, 3]
+    assert [row["step"] for row in found["mine:Mine"].history] == [0, 6]  # as many as woods, not its own 3
+    line = "mine:Mine: 6 steps of 16 + 16 examples, as woods has here (its own schedule: 3 steps of 16 + 16 examples)\n"
+    assert line in capsys.readouterr().out
     left_out = RunStore(tmp_path / "runs").found().left_out  # no code is imported because a file says so
     assert [why for _, why in left_out if "name it with --method mine:Mine" in why]
 

@@ -7,8 +7,11 @@ import pytest
 from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.grids import GRIDS, grid
+from wildood.methods.energy_logistic import EnergyLogistic
+from wildood.methods.outlier_exposure import OutlierExposure
 from wildood.methods.schedule import Schedule
 from wildood.methods.woods import Woods
+from wildood.methods.woods_alt import WoodsAlt
 
 
 def test_hash_of_an_experiment_stays_what_it_is():
@@ -46,6 +49,24 @@ def test_settings_that_are_not_given_are_filled_in_so_a_new_default_gives_a_new_
     assert Experiment("cifar10", ("svhn",), "svhn", 0.1, settings=dataclasses.asdict(Woods())).name == (
         Experiment("cifar10", ("svhn",), "svhn", 0.1).name
     )
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("woods", dataclasses.asdict(Woods.as_published())),
+        ("woods-alt", dataclasses.asdict(WoodsAlt.as_published())),
+        ("energy-logistic", dataclasses.asdict(EnergyLogistic.as_published())),
+        ("oe", dataclasses.asdict(OutlierExposure())),
+    ],
+)
+def test_as_published_is_as_published_for_every_method_of_a_file_that_says_no_more(method, settings):
+    text = f'id = "cifar10"\ntest = ["svhn"]\nwild = "svhn"\npi = 0.1\nmethod = "{method}"\nprotocol = "as_published"\n'
+    experiment = Experiment.from_toml(text)
+    assert experiment.settings == settings
+    assert experiment.schedule == Schedule.as_published("stationary")
+    assert Experiment.from_toml(text.replace('["svhn"]', '["textures"]')).schedule == Schedule.as_published("non-stationary")
+    assert Experiment.from_toml(experiment.to_toml()).name == experiment.name
 
 
 @pytest.mark.parametrize("name", GRIDS)

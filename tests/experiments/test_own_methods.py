@@ -6,7 +6,8 @@ import pytest
 
 from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.own_methods import register
+from wildood.experiments.grids import grid
+from wildood.experiments.own_methods import beside_woods, budget_lines, register
 from wildood.methods.shipped import SHIPPED as METHODS
 from wildood.scores.shipped import NAMES as SCORES
 
@@ -118,6 +119,31 @@ def test_what_is_missing_is_told_in_one_line(text, said, named):
         register([name])
     assert "\n" not in str(refused.value)
     assert name not in {*METHODS, *SCORES}
+
+
+def test_a_method_trains_as_long_as_woods_in_each_cell_with_its_own_learning_rate(named):
+    name = named(METHOD.replace("Schedule(steps=3)", "Schedule(steps=3, batch=8, lr=0.5)"))
+    register([name])
+    experiments = beside_woods(grid("cifar10-stationary", seeds=1), [name])
+    woods, mine = ([each for each in experiments if each.method == method] for method in ("woods", name))
+    assert len({each.wild for each in mine}) == len(mine) == 5
+    for each in mine:
+        assert each.schedule.lr == 0.5
+        lengths = [other.schedule.length(25_000, [17_500, 2_763]) for other in (each, woods[0])]
+        assert lengths == [(21, 2100), (21, 2100)]
+        assert each.schedule.batch == woods[0].schedule.batch == 128
+    said = "100 epochs of 128 + 128 examples, as woods has here (its own schedule: 3 steps of 8 + 8 examples)"
+    assert budget_lines(experiments, [name]) == [f"{name}: {said}"]
+
+
+def test_a_method_without_wild_data_keeps_its_schedule_and_a_score_has_none(named):
+    alone, score = named(METHOD.replace("True, False", "False, False")), named(SCORE)
+    register([alone, score])
+    experiments = beside_woods(grid("cifar10-stationary", seeds=1), [alone, score])
+    assert {each.schedule.steps for each in experiments if each.method == alone} == {3}
+    assert {each.schedule for each in experiments if each.method == score} == {None}
+    said = "3 steps of 256 examples, its own schedule: it trains without wild data"
+    assert budget_lines(experiments, [alone, score]) == [f"{alone}: {said}"]
 
 
 @pytest.mark.parametrize("name", ["mymethod.py:Mine", "there/mymethod.py:Mine", "there/mymethod:Mine"])

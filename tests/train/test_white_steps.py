@@ -34,7 +34,8 @@ def network() -> Classifier:
     ("method", "white"),
     [
         (wildood.Woods(), True),
-        (wildood.EnergyLogistic(), True),
+        (wildood.EnergyLogistic(), False),
+        (wildood.EnergyLogistic.as_published(), False),
         (wildood.OutlierExposure(), False),
         (wildood.EnergyMargin(), False),
         (wildood.WoodsAlt(), True),

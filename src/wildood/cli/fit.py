@@ -60,7 +60,7 @@ class FitOptions(CommonOptions):
             FILE.npy or a named set.
         holdout: like labelled: examples that the model was not trained on. The promise rests on them.
         method: what to train with.
-        as_published: do what the released code does, bugs included (woods and woods-alt).
+        as_published: do what the released code does, bugs included (woods, woods-alt and energy-logistic).
         features: the submodule whose output are the features, for methods that use them; found if not given.
         frozen: train only the last layer and what the method adds, on features that are computed once.
         confidence: promise the false-alarm rate with this probability over the draw of the holdout, instead of on average.
@@ -181,6 +181,8 @@ def method_of(options: Any) -> Method:
     if others:
         raise InputError(f"--{min(others).replace('_', '-')} is not a setting of {options.method}: leave it out")
     if options.as_published and not hasattr(cls, "as_published"):
-        raise InputError(f"--as-published is for woods and woods-alt, not for {options.method}: leave it out")
+        raise InputError(
+            f"--as-published is for woods, woods-alt and energy-logistic, not for {options.method}: leave it out"
+        )
     method: Method = replace(cls.as_published() if options.as_published else cls(), **given(options, cls))
     return method

@@ -20,10 +20,11 @@ from wildood.experiments.experiment import Experiment
 from wildood.experiments.grids import GRIDS, grid, only
 from wildood.experiments.missing import missing_data
 from wildood.experiments.on_ray import run_on_ray
-from wildood.experiments.own_methods import beside_woods, register
+from wildood.experiments.own_methods import beside_woods, budget_lines, register
 from wildood.experiments.planning import Plan, plan
 from wildood.experiments.results import Failure, Result
 from wildood.experiments.runner import processors, run_all
+from wildood.experiments.starts import check_starts, keep_start, with_start
 from wildood.experiments.store import RunStore
 from wildood.experiments.threads import using_threads
 from wildood.train.progress import logger, progress_bar, shown
@@ -37,7 +38,10 @@ class ReproduceOptions:
 
     Attributes:
         only: some of them, as in --only method=woods,oe ood=svhn pi=0.1 seed=0.
-        method: a method or score of your own, as module:Class, found where you are: it is run wherever woods is.
+        method: a method or score of your own, as module:Class, found where you are: it is run wherever woods is, for as
+            many steps with as large batches.
+        start: weights of the starting classifier, as safetensors, instead of training one; they name the runs, so that
+            results of different starts are never mixed.
         seeds: over how many seeds to repeat them (default: 5; 1 for cpu).
         runs: the directory that holds the runs; several processes may work in it.
         data_root: of named sets, and of the files of cpu.
@@ -54,6 +58,7 @@ class ReproduceOptions:
     name: Annotated[tyro.conf.Positional[str], named("NAME", help=NAMES)]
     only: Annotated[tuple[str, ...], named("KEY=VALUE [KEY=VALUE ...]")] = ()
     method: Annotated[tuple[str, ...], named("MODULE:CLASS [MODULE:CLASS ...]")] = ()
+    start: Annotated[Path | None, named("FILE")] = None
     seeds: Annotated[int | None, named("N")] = None
     runs: Annotated[Path, named("DIRECTORY", "(default: runs)")] = Path("runs")
     data_root: Annotated[Path | None, named("DIRECTORY")] = None
@@ -78,6 +83,8 @@ def run(words: Sequence[str]) -> int:
     _refuse_other_way(options)
     register(options.method)
     experiments = only(beside_woods(_experiments(options), options.method), options.only)
+    if options.start is not None:
+        experiments = with_start(experiments, options.start)
     store, workers = RunStore(options.runs), _workers(options)
     left = [each for each in experiments if not store.is_done(each)]
     with shown(verbose=not options.quiet):
@@ -88,10 +95,15 @@ def run(words: Sequence[str]) -> int:
         with using_threads(max(1, processors() // workers)):  # as a worker has
             planned = plan(experiments, store, options.data_root)
         _print(planned, options.name, workers)
+        for line in budget_lines(experiments, options.method):
+            sys.stdout.write(f"{line}\n")
         if options.dry_run:
             _print_missing(missing)
             return 0
         check_sets(left, options.data_root)
+        check_starts(left, store.root, options.data_root, options.start)
+        if options.start is not None and left:
+            keep_start(options.start, store.root)
         ended = _run(experiments, store, options, workers, planned)
     failed = [each for each in ended if isinstance(each, Failure)]
     for failure in failed:

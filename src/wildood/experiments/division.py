@@ -20,7 +20,7 @@ from wildood.data.splits import OOD_TRAINING, Numbers, Split, paper_split
 from wildood.data.wild import WildMixture
 from wildood.errors import InputError
 from wildood.experiments import digits
-from wildood.experiments.experiment import Experiment
+from wildood.experiments.experiment import FINGERPRINT, Experiment
 
 ID_ARRAYS = {"train": "train_images,train_labels", "test": "test_images,test_labels"}
 RANDOM_IMAGES_SHARE = 0.99  # of 300K Random Images for training
@@ -80,7 +80,6 @@ def divide(experiment: Experiment, root: str | Path | None = None) -> Division:
     counts = Counts(len(train), len(test), {name: _lengths(images) for name, images in sets.items()})
     splits = {name: split_of(experiment, counts, name) for name in sets}
     split = splits[experiment.wild or experiment.test[0]]  # of the ID sets: that of the OOD set in the wild
-    classes = len(train.classes) or int(np.max(np.asarray(train.labels))) + 1
     wild = validation = None
     if experiment.wild is not None:
         images = sets[experiment.wild][0]
@@ -94,10 +93,23 @@ def divide(experiment: Experiment, root: str | Path | None = None) -> Division:
         test_id=test if takes_whole_test_set(experiment) else _part(test, split.test_id),
         tests={name: _test_part(experiment, name, sets[name], splits[name]) for name in experiment.test},
         validation_ood=validation,
-        classes=classes,
+        classes=_classes(train),
         spec=InputSpec(mean=experiment.mean, std=experiment.std),
         record={name: each.record() for name, each in splits.items()},
     )
+
+
+def classes_of(experiment: Experiment, root: str | Path | None = None) -> int:
+    """How many classes the ID set has.
+
+    >>> classes_of(Experiment("digits", ("digits",), method="energy"))
+    7
+    """
+    return digits.KNOWN if experiment.id == "digits" else _classes(_open(f"{experiment.id}:train", root))
+
+
+def _classes(train: Images) -> int:
+    return len(train.classes) or int(np.max(np.asarray(train.labels))) + 1
 
 
 def takes_test_holdout(experiment: Experiment) -> bool:
@@ -119,7 +131,7 @@ def split_of(experiment: Experiment, counts: Counts, ood: str) -> Split:
 
 def check_sets(experiments: Sequence[Experiment], root: str | Path | None = None) -> None:
     """Open every set that some experiments need, once: one that is missing, or weights, is told before anything is run."""
-    for start in dict.fromkeys(each.start for each in experiments if each.start not in {"labelled", "all"}):
+    for start in start_files(experiments):
         file_below(start, root)
     for name in dict.fromkeys(each.id for each in experiments if each.id != "digits"):
         for part in ("train", "test"):
@@ -128,12 +140,24 @@ def check_sets(experiments: Sequence[Experiment], root: str | Path | None = None
         _open_ood(name, root)
 
 
+def start_files(experiments: Sequence[Experiment]) -> list[str]:
+    """The files of weights below the data root that some experiments start from, each once.
+
+    >>> start_files([Experiment("cifar10", ("svhn",), method="energy", start=start) for start in ("all", "a.safetensors")])
+    ['a.safetensors']
+    """
+    found = dict.fromkeys(each.start for each in experiments if each.pretraining is None)
+    return [start for start in found if not start.startswith(FINGERPRINT)]
+
+
 def check_digits(experiment: Experiment) -> None:
     """Refuse what cannot be asked of the digits."""
     if experiment.test != ("digits",) or experiment.wild not in {None, "digits"} or experiment.protocol != "honest":
         raise InputError("the digits are their own OOD set: give wild and test as digits, and the honest protocol")
     if experiment.start != "labelled":
-        raise InputError(f"an experiment on digits starts from {experiment.start!r}: give start = 'labelled'")
+        raise InputError(
+            f"an experiment on digits starts from {experiment.start!r}: give start = 'labelled' (leave out --start)"
+        )
 
 
 def _digits(experiment: Experiment) -> Division:

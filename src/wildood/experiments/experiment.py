@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import Field, asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from wildood.detect.network import check_rounds
 from wildood.errors import InputError
@@ -20,6 +20,7 @@ from wildood.scores.shipped import NAMES as SCORES
 
 FORMAT = 3  # of what a run means: another one gives other names (3: a vector that all classes share)
 PAPER_MEAN, PAPER_STD = (125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255)
+FINGERPRINT = "sha256:"  # before that of the weights that a run starts from, where they have no name
 NONE = "none"  # for a setting whose default is something else; TOML has no word for it
 CHOICES = {"protocol": ("honest", "as_published"), "keep": ("best", "last")}
 KINDS = {
@@ -43,8 +44,8 @@ REQUIRED = ("id", "test")
 class Experiment:
     """One run: a cell of a table and a seed.
 
-    Settings that are not given are the method's own; they are filled in, so that a run keeps its name only as long as all
-    that decides its outcome stays the same.
+    Settings that are not given are the method's own, as published where the protocol is; they are filled in, so that a run
+    keeps its name only as long as all that decides its outcome stays the same.
 
     Attributes:
         id: the ID set: a named one such as `cifar10`, `digits`, or a file below the data root with the arrays
@@ -59,8 +60,9 @@ class Experiment:
         model_settings: what it is built with, besides the number of classes.
         mean: of each channel, as the network takes its input.
         std: of each channel.
-        start: the starting classifier: trained on the "labelled" part, on "all" of the ID training set, or a file of
-            weights below the data root (of which is assumed that it has seen all of the ID training set).
+        start: the starting classifier: trained on the "labelled" part, on "all" of the ID training set, a file of
+            weights below the data root, or "sha256:..." for weights that are kept with the runs (of both is assumed that
+            they have seen all of the ID training set).
         pretraining: the schedule of the starting classifier, where it is to be trained.
         protocol: "honest": no test example and no OOD label chooses anything; "as_published": the released protocol.
         keep: which epoch an honest run keeps: the "best" by wild acceptance, as `fit` does, or the "last".
@@ -101,7 +103,7 @@ class Experiment:
         if isinstance(made, Score):
             object.__setattr__(self, "schedule", None)
         elif self.schedule is None:
-            object.__setattr__(self, "schedule", made.schedule())
+            object.__setattr__(self, "schedule", self._schedule(made))
         else:
             check_rounds(self.schedule, looks=made.uses_wild and self.keep == "best" and self.protocol == "honest")
         if self.start not in {"labelled", "all"}:
@@ -180,9 +182,24 @@ class Experiment:
         try:
             if self.method in SCORES:
                 return SCORES[self.method](**self.settings)
-            return METHODS[self.method](**self.settings)
+            cls: Any = METHODS[self.method]
+            settings = dict(self.settings)
+            if self._is_published and hasattr(cls, "as_published"):
+                settings = asdict(cls.as_published()) | settings
+            return cast("Method", cls(**settings))
         except TypeError as error:
             raise InputError(f"{self.method}: {str(error).partition(') ')[2] or error}") from error
+
+    def _schedule(self, method: Method) -> Schedule:
+        """The method's own; of a run as published that trains on wild data, the released one."""
+        if not (self._is_published and method.uses_wild):
+            return method.schedule()
+        return Schedule.as_published("stationary" if self.stationary else "non-stationary")
+
+    @property
+    def _is_published(self) -> bool:
+        """Whether the method is to be what the released code runs; one of the user's own is what the user wrote."""
+        return self.protocol == "as_published" and ":" not in self.method
 
     def as_dict(self) -> dict[str, Any]:
         """As plain data that JSON and TOML can both hold: without what is None, except for settings."""

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 from wildood.errors import InputError
 from wildood.experiments.digits import SPEC as DIGITS_SPEC
 from wildood.experiments.experiment import Experiment
+from wildood.methods.energy_logistic import EnergyLogistic
 from wildood.methods.schedule import Schedule
 from wildood.methods.woods import Woods
 from wildood.methods.woods_alt import WoodsAlt
@@ -90,6 +91,8 @@ KEYS: dict[str, Callable[[Experiment], list[str]]] = {
 
 def _settings(method: str, protocol: Protocol) -> list[dict[str, Any]]:
     """Those to choose among."""
+    if method == "energy-logistic" and protocol == "as_published":
+        return [asdict(EnergyLogistic.as_published(weight)) for weight in WEIGHTS[method]]
     if method in WEIGHTS:
         return [{"weight": weight} for weight in WEIGHTS[method]]
     if method in {"woods", "woods-alt"} and protocol == "as_published":

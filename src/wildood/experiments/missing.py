@@ -5,7 +5,7 @@ from pathlib import Path
 
 from wildood.data.published_sets import SETS
 from wildood.data.root import data_root
-from wildood.experiments.division import ood_names
+from wildood.experiments.division import ood_names, start_files
 from wildood.experiments.experiment import Experiment
 
 
@@ -15,11 +15,7 @@ def missing_data(experiments: Sequence[Experiment], root: str | Path | None = No
     >>> missing_data([Experiment("cifar10", ("svhn", "mine.npz"), method="energy", start="a.safetensors")], "nowhere")
     ['cifar10', 'svhn', 'mine.npz', 'a.safetensors']
     """
-    needed = dict.fromkeys(
-        name
-        for each in experiments
-        for name in (each.id, *ood_names(each), *([] if each.start in {"labelled", "all"} else [each.start]))
-    )
+    needed = dict.fromkeys(name for each in experiments for name in (each.id, *ood_names(each), *start_files([each])))
     return [name for name in needed if not _is_there(name, data_root(root))]
 
 

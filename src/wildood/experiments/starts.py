@@ -2,26 +2,30 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from textwrap import shorten
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
-from wildood.data.files import dump_tensors, write_atomically
+from wildood.data.files import digest, dump_tensors, write_atomically
 from wildood.data.given import labelled_source
 from wildood.data.locks import locked
 from wildood.data.root import data_root
 from wildood.detect.pretraining import pretrain
 from wildood.errors import InputError
-from wildood.experiments.division import Division
-from wildood.experiments.experiment import Experiment
+from wildood.experiments.division import Division, classes_of
+from wildood.experiments.experiment import FINGERPRINT, Experiment
 from wildood.models.shipped import build_model
 from wildood.train.loop import OnEpoch
 from wildood.train.progress import logger
 
-STARTS = "starts"  # the folder beside the runs
+STARTS, WEIGHTS = "starts", "weights.safetensors"  # the folder beside the runs, and the file in it
+CONVERT = "safetensors.torch.save_file(model.state_dict(), FILE) writes such a file"
 
 
 def starting_classifier(
@@ -29,8 +33,10 @@ def starting_classifier(
 ) -> nn.Module:
     """The network with its weights: from a file, or trained here, by whichever process comes first."""
     model = untrained_model(experiment, parts.classes)
-    if experiment.start not in {"labelled", "all"}:
-        return _with_weights(model, data_root(root) / experiment.start)
+    if experiment.pretraining is None:
+        path = _weights_file(experiment, runs, root)
+        _refuse_other_weights(experiment, path, runs)
+        return _with_weights(model, path)
     weights = _weights(experiment, runs)
     place = weights.parent
     place.mkdir(parents=True, exist_ok=True)
@@ -50,6 +56,39 @@ def starting_classifier(
             )
             write_atomically(weights, dump_tensors(trained.state_dict()))
     return _with_weights(model, weights)
+
+
+def with_start(experiments: Sequence[Experiment], path: Path) -> list[Experiment]:
+    """The same experiments from the weights of a file, which they know by its content, wherever it is.
+
+    >>> with_start([], Path("nowhere.safetensors"))
+    Traceback (most recent call last):
+    wildood.errors.InputError: the weights nowhere.safetensors cannot be read (there is no such file): give a file ...
+    """
+    start = _fingerprint(_content(path))
+    _tensors(path)
+    return [replace(each, start=start) for each in experiments]
+
+
+def check_starts(
+    experiments: Sequence[Experiment], runs: Path, root: str | Path | None = None, file: Path | None = None
+) -> None:
+    """Refuse weights that do not fit their network before anything is run; `file` is what `with_start` has read."""
+    checked = set()
+    for each in experiments:
+        network = f"{each.id} {each.model} {each.model_settings} {each.start}"
+        if each.pretraining is None and network not in checked:
+            path = _weights_file(each, runs, root) if file is None else file
+            _with_weights(untrained_model(each, classes_of(each, root)), path)
+            checked.add(network)
+
+
+def keep_start(path: Path, runs: Path) -> None:
+    """Copy a file of weights to the runs that start from it: they can go on without it, on every node of a cluster."""
+    content = _content(path)
+    kept = _kept(_fingerprint(content), runs)
+    if not kept.exists() or kept.read_bytes() != content:
+        write_atomically(kept, content)
 
 
 def start_name(experiment: Experiment) -> str:
@@ -86,13 +125,57 @@ def _refuse_other_data(experiment: Experiment, parts: Division, place: Path) -> 
         )
 
 
+def _refuse_other_weights(experiment: Experiment, path: Path, runs: Path) -> None:
+    """Weights that a run knows by a name may have changed since other runs began with them."""
+    found = _fingerprint(_content(path))
+    if experiment.start.startswith(FINGERPRINT):
+        if found != experiment.start:
+            raise InputError(f"{path} has been changed (it is {found} now): give the file again, with --start")
+        return
+    noted = _weights(experiment, runs).parent / "sha256"
+    if not noted.exists():
+        write_atomically(noted, found.encode())
+    elif noted.read_text() != found:
+        raise InputError(
+            f"{path} is not the file that other runs in {runs} start from ({found}, not {noted.read_text()}): give it with "
+            "--start, or another --runs"
+        )
+
+
 def trained_start(experiment: Experiment, runs: Path) -> bool:
     """Whether the starting classifier is there already."""
     return _weights(experiment, runs).exists()
 
 
 def _weights(experiment: Experiment, runs: Path) -> Path:
-    return runs / STARTS / start_name(experiment) / "weights.safetensors"
+    return runs / STARTS / start_name(experiment) / WEIGHTS
+
+
+def _weights_file(experiment: Experiment, runs: Path, root: str | Path | None) -> Path:
+    """The weights that are not trained here: kept with the runs if they are known by their content, or a data file."""
+    if not experiment.start.startswith(FINGERPRINT):
+        return data_root(root) / experiment.start
+    path = _kept(experiment.start, runs)
+    if not path.exists():
+        raise InputError(f"the weights {experiment.start} are not in {runs / STARTS}: give the file with --start")
+    return path
+
+
+def _kept(start: str, runs: Path) -> Path:
+    return runs / STARTS / start.replace(":", "-") / WEIGHTS
+
+
+def _fingerprint(content: bytes) -> str:
+    return f"{FINGERPRINT}{digest(content)[:16]}"  # as sha256sum says it, so that a person can compare
+
+
+def _content(path: Path) -> bytes:
+    if not path.is_file():  # a pipe would be waited for
+        raise InputError(f"the weights {path} cannot be read (there is no such file): give a file of safetensors")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"the weights {path} cannot be read ({error.strerror}): give a file of safetensors") from error
 
 
 def untrained_model(experiment: Experiment, classes: int) -> nn.Module:
@@ -110,9 +193,17 @@ def _seed(experiment: Experiment) -> int:
 
 def _with_weights(model: nn.Module, path: Path) -> nn.Module:
     try:
-        model.load_state_dict(load_file(path))
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"the weights {path} cannot be read ({error}): give the directory that holds them") from error
+        model.load_state_dict(_tensors(path))
     except RuntimeError as error:
-        raise InputError(f"the weights {path} do not fit the model: {str(error).splitlines()[-1].strip()}") from error
+        said = shorten(str(error).splitlines()[-1].rstrip(". "), 300, placeholder=" ...")
+        raise InputError(
+            f"the weights {path} do not fit {type(model).__name__}: {said}; give those of this network"
+        ) from error
     return model.eval()
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"the weights {path} cannot be read as safetensors ({error}): {CONVERT}") from error

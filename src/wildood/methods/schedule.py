@@ -27,10 +27,10 @@ class Schedule:
             normalisation stands the same learning rate; 0 for none.
         warmup: the share of the training over which the learning rate first rises from 0.
         augment: flip images at random and crop them, padded by 4 pixels.
-        momentum: Nesterov's; 0 for none.
+        momentum: Nesterov's; 0 for none. (The paper prints 0.09, its released code has 0.9.)
         weight_decay: of the network's weights.
-        duals: move the multipliers once per "epoch", on a full evaluation-mode pass over the labelled data
-            (Algorithm 1), or every "step", on the batch.
+        duals: move the multipliers once per "epoch", on a full pass over the labelled data in evaluation mode, or every
+            "step", on the batch.
         epoch: what an epoch is: one pass over the "labelled" data, or over the "shortest" of the labelled data and the
             wild pools, as in the released code.
         rounds: train in rounds instead of epochs: the first of so many steps, each twice as long as the one before and with
@@ -93,7 +93,10 @@ class Schedule:
 
     @classmethod
     def as_published(cls, setting: Literal["stationary", "non-stationary"] = "stationary") -> Self:
-        """The released code's: lr 1e-3 halved at 50, 75 and 90 % of 100 (stationary) or 50 epochs.
+        """The released code's: lr 1e-3 halved at 50, 75 and 90 % of 100 (stationary) or 50 epochs; no clip.
+
+        It is not all of the paper's Algorithm 1: that leaves the epoch's length open, and momentum, which is 0.9 here as in
+        the released code, is printed as 0.09 in the paper.
 
         >>> Schedule.as_published("non-stationary").epochs
         50

@@ -86,12 +86,7 @@ class Woods:
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """The constrained problem on this classifier, with w and b started from its energies."""
-        if self.published:
-            # nn.Linear(1, 1) draws both from U(-1, 1): the sign of w is a matter of luck.
-            w, b = (torch.rand(2, generator=generator(start.seed, "w, b")) * 2 - 1).tolist()
-            level = SigmoidLevel(w, b, signed=True)
-        else:
-            level = SigmoidLevel.from_start(start)
+        level = SigmoidLevel(*drawn_level(start.seed), signed=True) if self.published else SigmoidLevel.from_start(start)
         return WoodsObjective(self, classifier, level, start)
 
     def tau_from(self, start: Start) -> float:
@@ -117,6 +112,16 @@ class Woods:
             penalty_cap=None if self.published else 1000.0,
             as_published=self.published,
         )
+
+
+def drawn_level(seed: int) -> tuple[float, float]:
+    """The released start of w and b: nn.Linear(1, 1) draws both from U(-1, 1), so that the sign of w is a matter of luck.
+
+    >>> all(-1 <= value < 1 for value in drawn_level(seed=0))
+    True
+    """
+    w, b = (torch.rand(2, generator=generator(seed, "w, b")) * 2 - 1).tolist()
+    return w, b
 
 
 class SigmoidLevel(nn.Module):
