@@ -204,7 +204,7 @@ def test_threads_that_write_one_file_at_once_leave_one_of_their_contents(tmp_pat
     barrier, fsync = threading.Barrier(2), os.fsync
 
     def meet(number):
-        barrier.wait(5)  # both drafts are open
+        barrier.wait(60)  # both drafts are open
         fsync(number)
 
     monkeypatch.setattr(os, "fsync", meet)

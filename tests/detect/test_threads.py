@@ -34,7 +34,7 @@ class Meeting(nn.Module):
     def forward(self, x):
         features = self.body(x)
         if MEETING is not None:
-            MEETING.wait(timeout=5)
+            MEETING.wait(timeout=60)
         return self.head(features)
 
 
@@ -267,7 +267,7 @@ def test_a_save_waits_for_one_that_is_under_way(several, tmp_path, monkeypatch):
         order.append(threading.current_thread().name)
         if path.name.startswith("weights"):
             entered.set()
-            other_waits.wait(5)
+            other_waits.wait(60)
         write(path, content)
 
     entered, other_waits = threading.Event(), threading.Event()
@@ -277,7 +277,7 @@ def test_a_save_waits_for_one_that_is_under_way(several, tmp_path, monkeypatch):
         threading.Thread(target=each.save, args=(tmp_path,), name=name) for each, name in ((first, "a"), (second, "b"))
     ]
     threads[0].start()
-    entered.wait(5)
+    entered.wait(60)
     threads[1].start()
     for thread in threads:
         thread.join()
