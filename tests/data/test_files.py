@@ -2,6 +2,8 @@
 
 import math
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -196,3 +198,17 @@ def test_swapped_bodies_are_refused():
     assert len(first) == len(second)
     with pytest.raises(DamagedFileError, match="checksum"):
         load_state(first[:cut] + second[cut:])
+
+
+def test_threads_that_write_one_file_at_once_leave_one_of_their_contents(tmp_path, monkeypatch):
+    barrier, fsync = threading.Barrier(2), os.fsync
+
+    def meet(number):
+        barrier.wait(60)  # both drafts are open
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", meet)
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(write_atomically, tmp_path / "a", content) for content in (b"one", b"other")]:
+            done.result()
+    assert files(tmp_path) in ({"a": b"one"}, {"a": b"other"})

@@ -38,3 +38,11 @@ def test_lock_of_a_killed_process_is_free(tmp_path):
 def test_lock_where_no_file_can_be_is_not_had(tmp_path):
     with locked(tmp_path / "no" / "lock") as held:
         assert not held
+
+
+def test_a_directory_is_locked_as_a_file_is(tmp_path):
+    with locked(tmp_path) as first, locked(tmp_path) as second:
+        assert (first, second) == (True, False)
+    with locked(tmp_path, shared=True) as first, locked(tmp_path, shared=True) as second, locked(tmp_path) as third:
+        assert (first, second, third) == (True, True, False)
+    assert list(tmp_path.iterdir()) == []

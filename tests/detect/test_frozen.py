@@ -246,3 +246,10 @@ def test_last_layer_with_tied_weights_is_refused(toy, schedule):
 
     with pytest.raises(wildood.InputError, match="the last layer shares its weights with another one"):
         fit_frozen(Tied(), toy, schedule)
+
+
+@pytest.mark.parametrize("method", [wildood.Woods(), wildood.WoodsAlt()])
+def test_a_deployed_model_has_a_hook_where_its_features_are_read_and_nowhere_else(method, toy, trained, schedule):
+    detector = fit_frozen(trained(), toy, schedule, method=method)
+    hooks = sum(len(part._forward_hooks) + len(part._forward_pre_hooks) for part in detector.classifier.model.modules())
+    assert hooks == method.uses_features

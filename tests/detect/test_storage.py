@@ -441,3 +441,10 @@ def test_thresholds_by_class_can_be_read_without_the_arrays(woods, toy, tmp_path
     woods.calibrate(toy.test, 0.2, by_class=True)
     texts = storage.read_description(woods.save(tmp_path / "each"))["class_thresholds"]
     assert [float.fromhex(text) for text in texts] == woods.class_thresholds.tolist()
+
+
+@pytest.mark.parametrize("method", ["woods", "woods-alt"])
+def test_loading_draws_no_random_numbers(fits, method, tmp_path):
+    place, before = fits[method].save(tmp_path), torch.get_rng_state()
+    wildood.load(place)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -21,8 +21,8 @@ def test_answers_are_the_detectors_own_by_class_and_at_infinity(detector):
     detector.class_thresholds = np.array([1.0, np.inf])
     scores, classes = np.array([1.0, 1.5, 3.0, np.inf, -np.inf]), np.array([0, 0, 1, 1, 0])
     found = Answers.of(detector, scores, classes)
-    assert found.rejected.tolist() == [False, True, False, False, False]
-    assert found.margins.tolist() == [0.0, 0.5, -np.inf, 0.0, -np.inf]
+    assert found.rejected.tolist() == [False, True, False, True, True]  # a score that is not finite is never accepted
+    assert found.margins.tolist() == [0.0, 0.5, -np.inf, np.inf, np.inf]
 
 
 def test_a_detector_without_a_threshold_is_refused(detector):

@@ -74,7 +74,7 @@ def hooks(model):
 
 
 def features(model, x, tap):
-    with tap.catch(model) as caught:
+    with tap.attach(model), tap.catch(model) as caught:
         model(x)
     return caught.features()
 
@@ -191,15 +191,37 @@ def test_looking_for_features_leaves_no_hooks(name):
 
 @pytest.mark.parametrize("side", ["input", "output"])
 def test_hooks_are_removed_when_the_forward_pass_fails(side):
-    model = Unused()
-    with FeatureTap("head", side).catch(model):
+    model, tap = Unused(), FeatureTap("head", side)
+    with tap.attach(model), tap.catch(model):
         assert hooks(model) == 1
-    with pytest.raises(RuntimeError), FeatureTap("head", side).catch(model):
+    with pytest.raises(RuntimeError), tap.attach(model), tap.catch(model):
         model(torch.zeros(2, 99))
     assert hooks(model) == 0
     with pytest.raises(RuntimeError):
         find_tap(model, torch.zeros(2, 99))
     assert hooks(model) == 0
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_a_forward_pass_within_another_has_its_own_features(side):
+    outer, inner, tap = Unused(), Unused(), FeatureTap("head", side)
+    x, seen = torch.randn(2, 3), []
+    for model in (outer, inner):
+        tap.attach(model)
+    outer.body.register_forward_hook(lambda *_: seen.append(features(inner, x + 1, tap)))
+    found = features(outer, x, tap)
+    assert torch.equal(found, outer.body(x).relu() if side == "input" else outer(x))
+    assert torch.equal(seen[0], inner.body(x + 1).relu() if side == "input" else inner(x + 1))
+
+
+def test_a_hook_keeps_nothing_of_passes_that_nobody_catches():
+    model, tap = Unused(), FeatureTap("head", "input")
+    with tap.attach(model), tap.catch(model) as caught:
+        model(torch.zeros(2, 3))
+        first = caught.features()
+    with tap.attach(model):
+        model(torch.ones(2, 3))
+    assert caught.features() is first
 
 
 def test_the_users_own_hooks_stay():

@@ -132,6 +132,21 @@ def test_evaluating_restores_every_submodules_mode(mixed):
     assert modes(mixed) == before
 
 
+def test_evaluating_by_several_threads_lasts_until_the_last_one_leaves(mixed):
+    before = modes(mixed)
+    with torch.enable_grad():  # each thread has its own gradient mode, but these blocks are all in one thread
+        first, second, third = (evaluating(mixed) for _ in range(3))
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert set(modes(mixed).values()) == {False}
+        third.__enter__()
+        second.__exit__(None, None, None)
+        assert set(modes(mixed).values()) == {False}
+        third.__exit__(None, None, None)
+    assert modes(mixed) == before
+
+
 def test_evaluating_restores_modes_and_gradients_after_an_error(mixed):
     before = modes(mixed)
     with pytest.raises(ZeroDivisionError), evaluating(mixed):

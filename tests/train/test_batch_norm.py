@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from wildood.methods.cross_entropy import CrossEntropyObjective
+from wildood.models.features import FeatureTap
 from wildood.models.outputs import Classifier
 from wildood.train import batch_norm
 from wildood.train.batch_norm import normalising_together, synchronised
@@ -57,3 +58,16 @@ def test_only_layers_that_normalise_by_the_batch_are_synchronised_and_come_back_
     assert layers[0].weight.tolist() == 4 * [8.0]
     assert layers[0].running_mean.tolist() == 4 * [9.0]
     assert not layers[0].training
+
+
+def test_a_layer_that_is_synchronised_keeps_its_hooks():
+    classifier = Classifier(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU()), tap=FeatureTap("1", "output"))
+    seen = []
+    classifier.model[1].register_forward_pre_hook(lambda *_: seen.append("mine"))
+    x = torch.randn(3, 2)
+    with synchronised(CrossEntropyObjective(classifier)):
+        classifier.eval()
+        assert isinstance(classifier.model[1], nn.SyncBatchNorm)
+        features = classifier(x).features
+    assert torch.equal(features, classifier.model[1](classifier.model[0](x)))
+    assert seen == ["mine", "mine"]

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from safetensors import SafetensorError
@@ -28,7 +29,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     (b'whole', 1)
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # A name of its own: other processes and threads may write the same file at the same time.
+    draft = path.with_name(f".{path.name}.{os.getpid()}-{uuid4().hex[:8]}.part")
     try:
         with draft.open("wb") as file:
             file.write(content)

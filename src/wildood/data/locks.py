@@ -1,11 +1,11 @@
-"""A lock that processes hold on a file; the system lets go of it when a process ends, however it ends."""
+"""A lock that processes or threads hold on a file or a directory; the system frees it when its process ends in any way."""
 
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 if sys.platform != "win32":
     import fcntl
@@ -17,7 +17,7 @@ _LOGGER = logging.getLogger("wildood")
 def locked(path: Path, *, shared: bool = False, waiting: str = "") -> Iterator[bool]:
     """Hold a lock, alone or shared; gives False if it is not to be had, as where a file system knows no locks.
 
-    If another process has it, `waiting` is told to the log and the lock is waited for; without that text it is not.
+    If somebody else has it, `waiting` is told to the log and the lock is waited for; without that text it is not.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place, locked(Path(place) / "lock") as first:
@@ -25,12 +25,12 @@ def locked(path: Path, *, shared: bool = False, waiting: str = "") -> Iterator[b
     ...         first, second
     (True, False)
     """
-    file = _opened(path)
+    number = _opened(path)
     try:
-        yield file is not None and _lock(file, waiting, shared=shared)
+        yield number is not None and _lock(number, waiting, shared=shared)
     finally:
-        if file is not None:
-            file.close()
+        if number is not None:
+            os.close(number)
 
 
 def is_held(path: Path) -> bool:
@@ -52,23 +52,23 @@ def is_held(path: Path) -> bool:
     return False
 
 
-def _opened(path: Path) -> IO[bytes] | None:
-    for mode in ("ab", "rb"):  # in a read-only place, readers may share a lock that is there
+def _opened(path: Path) -> int | None:
+    for flags in (os.O_WRONLY | os.O_CREAT, os.O_RDONLY):  # a directory, or a file in a read-only place, can only be read
         with suppress(OSError):
-            return path.open(mode)
+            return os.open(path, flags, 0o666)
     return None
 
 
-def _lock(file: IO[bytes], waiting: str, *, shared: bool) -> bool:
+def _lock(number: int, waiting: str, *, shared: bool) -> bool:
     if sys.platform == "win32":
         return False
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
+        fcntl.flock(number, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         if waiting:
             _LOGGER.info(waiting)
-            fcntl.flock(file, kind)
+            fcntl.flock(number, kind)
         return bool(waiting)
     except OSError:
         return False

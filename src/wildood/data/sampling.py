@@ -3,12 +3,15 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import RLock
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from wildood.data.permutation import Indices, permutation
+
+_GENERATOR = RLock()  # held by the thread that has torch's global generators
 
 
 def generator(seed: int, stream: str) -> torch.Generator:
@@ -26,6 +29,9 @@ def generator(seed: int, stream: str) -> torch.Generator:
 def lent_generator(seed: int, stream: str, device: torch.device | str = "cpu") -> Iterator[None]:
     """Torch's global generators (dropout and new layers draw from them) seeded by the run; the user finds them as they were.
 
+    A process has one for all threads, so one thread borrows it at a time and others that call this wait. A thread that draws
+    from it without calling this changes the numbers of the run.
+
     >>> before = torch.get_rng_state()
     >>> with lent_generator(0, "doctest"):
     ...     first = torch.rand(1)
@@ -35,7 +41,7 @@ def lent_generator(seed: int, stream: str, device: torch.device | str = "cpu") -
     >>> torch.equal(torch.get_rng_state(), before)
     True
     """
-    with torch.random.fork_rng(devices=[device] if torch.device(device).type == "cuda" else []):
+    with _GENERATOR, torch.random.fork_rng(devices=[device] if torch.device(device).type == "cuda" else []):
         start = generator(seed, stream).initial_seed()
         torch.default_generator.manual_seed(start)  # not torch.manual_seed: that would seed devices that are not forked
         if torch.device(device).type == "cuda":

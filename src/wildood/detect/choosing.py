@@ -9,7 +9,7 @@ import numpy.typing as npt
 from wildood.data.sources import Source
 from wildood.errors import InputError
 from wildood.evaluate.metrics import fpr_at_tpr
-from wildood.evaluate.thresholds import conformal_threshold
+from wildood.evaluate.thresholds import check_finite, conformal_threshold
 from wildood.models.outputs import Classifier
 from wildood.scores.perturbation import PerturbedScore
 from wildood.scores.score import Score, score_all
@@ -51,6 +51,7 @@ def choose(
 
     def criterion(candidate: Score) -> float:
         known = scores(candidate, selection)
+        check_finite(known)
         if ood is not None:
             return fpr_at_tpr(known, scores(candidate, ood), 1 - alpha)
         if wild is not None:

@@ -1,5 +1,6 @@
 """Detector: a classifier that knows what it does not know."""
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -13,7 +14,14 @@ from wildood.data.sources import Source
 from wildood.detect.promise import NOT_COMPARED, Promise
 from wildood.detect.use import told_use, used_as
 from wildood.errors import InputError
-from wildood.evaluate.thresholds import check_alpha, check_confidence, conformal_threshold, p_values, thresholds_by_class
+from wildood.evaluate.thresholds import (
+    check_alpha,
+    check_confidence,
+    check_finite,
+    conformal_threshold,
+    p_values,
+    thresholds_by_class,
+)
 from wildood.models.outputs import Classifier, each_output
 from wildood.scores.score import Score, score_all
 from wildood.train.history import Row
@@ -54,7 +62,8 @@ class Example:
 class Detector:
     """Model + input spec + score + threshold. Rejects where score > threshold.
 
-    Made by `wildood.fit`, `wildood.posthoc` or `wildood.load`.
+    Made by `wildood.fit`, `wildood.posthoc` or `wildood.load`. Any number of threads may call one detector: only `calibrate`
+    writes to it, and replaces threshold, promise and holdout scores in one moment.
 
     Attributes:
         classifier: the model with its input spec.
@@ -104,19 +113,24 @@ class Detector:
         self.record = record or {}
 
     def score(self, x: Any) -> npt.NDArray[np.float32]:
-        """One number for each example, higher = more OOD."""
+        """One number for each example, higher = more OOD; +inf where the score or the largest logit is not finite."""
         return self._scores(self._source(x))
 
     def predict(self, x: Any) -> npt.NDArray[np.int64]:
-        """The class of each example, or UNKNOWN (-1) where it is rejected."""
+        """The class of each example, or UNKNOWN (-1) where it is rejected.
+
+        An example that is too large for the model to compute a finite score and logits of is UNKNOWN, too.
+        """
         scores, classes = self.score_and_classify(x)
         return np.where(self.accepts(scores, classes), classes, UNKNOWN)
 
     def accepts(self, scores: npt.NDArray[np.float32], classes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which examples with these scores and these predicted classes are accepted."""
-        if np.isnan(self.threshold):
+        """Which examples with these scores and these predicted classes are accepted; none whose score is not finite."""
+        now = copy.copy(self)  # both thresholds of one moment: another thread may calibrate
+        if np.isnan(now.threshold):
             raise InputError("this detector has no threshold: call detector.calibrate(holdout, alpha) first")
-        return scores <= (self.threshold if self.class_thresholds is None else self.class_thresholds[classes])
+        threshold = now.threshold if now.class_thresholds is None else now.class_thresholds[classes]
+        return np.isfinite(scores) & (scores <= threshold)
 
     def p_value(self, x: Any) -> npt.NDArray[np.float64]:
         """The conformal p-value of each example against the holdout's scores: small = looks unknown.
@@ -207,18 +221,26 @@ class Detector:
     def calibrate_on(self, source: Source, promise: Promise) -> "Detector":
         """`calibrate` for a source that is checked already, with what is promised of it."""
         scores, classes = self._score_and_classify(source)
-        self._calibrate(scores, classes, promise)
-        self.record = {**self.record, "data": {**self.record.get("data", {}), "threshold": source.fingerprint()}}
-        return self
+        data = {**self.record.get("data", {}), "threshold": source.fingerprint()}
+        return self._calibrate(scores, classes, promise, data=data)
 
-    def _calibrate(self, scores: npt.NDArray[np.float32], classes: npt.NDArray[np.int64], promise: Promise) -> "Detector":
+    def _calibrate(
+        self, scores: npt.NDArray[np.float32], classes: npt.NDArray[np.int64], promise: Promise, **recorded: Any
+    ) -> "Detector":
+        check_finite(scores)
         alpha, confidence = promise.alpha, promise.confidence
         threshold, each = conformal_threshold(scores, alpha, confidence), None
         if promise.by_class:
             each = thresholds_by_class(scores, classes, self._class_count(), alpha, confidence)
-        self.threshold, self.class_thresholds, self.promise = threshold, each, promise
-        self.record = {name: value for name, value in self.record.items() if name != "not_by_class"}
-        self.holdout_scores, self.holdout_classes = scores, classes
+        kept = {name: value for name, value in self.record.items() if name != "not_by_class"}
+        vars(self).update(  # in one moment: no other thread sees a part of it
+            threshold=threshold,
+            class_thresholds=each,
+            promise=promise,
+            record=kept | recorded,
+            holdout_scores=scores,
+            holdout_classes=classes,
+        )
         return self
 
     def _holdout(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
@@ -235,7 +257,10 @@ class Detector:
         return score_all(self.classifier, source, self.scorer, lambda found: found.scores).numpy()
 
     def save(self, directory: str | Path) -> Path:
-        """Write the detector to a directory: safetensors and JSON, no pickle. Read it back with `wildood.load`."""
+        """Write the detector to a directory: safetensors and JSON, no pickle. Read it back with `wildood.load`.
+
+        Several threads and processes may write to one directory: it always holds one whole detector.
+        """
         from wildood.detect.storage import save_detector  # noqa: PLC0415 - storage builds detectors, and so imports this
 
         return save_detector(self, Path(directory))

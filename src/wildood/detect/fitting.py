@@ -101,6 +101,8 @@ def fit(
         verbose: show progress.
         on_epoch: called with each row of the history.
 
+    Of several threads that call it, one trains at a time and the others wait: all share torch's random generator.
+
     Called by every process that torchrun has started, it trains on all of them and gives the same detector to each; save it
     in the first one only (docs/scale.md).
 

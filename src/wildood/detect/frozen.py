@@ -74,7 +74,8 @@ def put_back(head: Classifier, classifier: Classifier, *, tapped: bool) -> None:
     """Give the whole classifier the last layer that was trained, or the head that took its place; tap it no more."""
     _last(classifier).load_state_dict(_last(head).state_dict())
     classifier.head = head.head
-    classifier.tap = classifier.tap if tapped else None
+    if not tapped:
+        classifier.untap()
 
 
 def features_of(classifier: Classifier, source: Source) -> Features:

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Protocol
@@ -116,12 +117,21 @@ def lines_of(detector: Detector, chunk: Chunk, form: Format, threads: int = 1) -
     decisions = ("known" if accepted else "unknown" for accepted in detector.accepts(scores, classes))
     names = detector.record.get("classes")
     said = classes.tolist() if names is None else [names[number] for number in classes]
-    rows = zip(found.names, (float(score) for score in scores), decisions, said, strict=True)
+    rows = zip(found.names, (json_number(float(score)) for score in scores), decisions, said, strict=True)
     if form == "csv":
         writer.writerows(rows)
     else:
         text.writelines(json.dumps(dict(zip(COLUMNS, row, strict=True))) + "\n" for row in rows)
     return Lines(text.getvalue(), len(scores), tuple(found.broken))
+
+
+def json_number(value: float) -> float | str:
+    """A number as JSON can hold it, which has no infinity.
+
+    >>> json_number(-1.5), json_number(float("inf"))
+    (-1.5, 'inf')
+    """
+    return value if math.isfinite(value) else str(value)
 
 
 def write_lines(archive: Archive, answer: Answer, output: Output, told: Callable[[Progress], None]) -> Progress:

@@ -55,6 +55,8 @@ def pretrain(
         verbose: show progress.
         on_epoch: called with each row of the history.
 
+    Of several threads that call it, one trains at a time and the others wait: all share torch's random generator.
+
     >>> import numpy as np, torch, wildood
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(0, 2, 256)

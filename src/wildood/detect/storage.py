@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from wildood.data.files import DamagedFileError, digest, dump_tensors, load_tensors, write_atomically
 from wildood.data.inputs import InputSpec
+from wildood.data.locks import locked
 from wildood.detect.detector import Detector, Example
 from wildood.detect.promise import Promise
 from wildood.errors import DetectorFileError
@@ -23,11 +24,16 @@ from wildood.models.shipped import SHIPPED, build_model, describe_model
 from wildood.scores.shipped import SHIPPED as SCORES
 
 FORMAT = 1
+_Module = TypeVar("_Module", bound=nn.Module)
 ARRAYS = ("holdout_scores", "holdout_classes", "class_thresholds")
 
 
 def save_detector(detector: Detector, directory: Path) -> Path:
-    """Write the weights under their own name, then the JSON that names them: a failed save leaves the old detector."""
+    """Write the weights under their own name, then the JSON that names them: a failed save leaves the old detector.
+
+    Of several saves to one directory at a time, by threads or processes, one waits for the other.
+    """
+    detector = copy.copy(detector)  # as it is at this moment: another thread may calibrate it
     if SCORES.get(type(detector.scorer).__name__) is not type(detector.scorer):
         raise DetectorFileError(
             f"the score {type(detector.scorer).__name__} is not one of wildood's: it could not be loaded"
@@ -61,11 +67,14 @@ def save_detector(detector: Detector, directory: Path) -> Path:
         "history": detector.history,
         "record": detector.record,
     }
-    path, older = _weights_path(directory, content), _older_weights(directory)
-    write_atomically(path, weights)
-    write_atomically(directory / "detector.json", json.dumps({"digest": _digest(content), **content}, indent=1).encode())
-    if older is not None and older != path:
-        older.unlink(missing_ok=True)
+    description = json.dumps({"digest": _digest(content), **content}, indent=1).encode()
+    directory.mkdir(parents=True, exist_ok=True)
+    with locked(directory, waiting=f"another detector is being saved to {directory}: waiting for it"):
+        path, older = _weights_path(directory, content), _older_weights(directory)
+        write_atomically(path, weights)
+        write_atomically(directory / "detector.json", description)
+        if older is not None and older != path:
+            older.unlink(missing_ok=True)
     return directory
 
 
@@ -87,18 +96,30 @@ def load(directory: str | Path, model: nn.Module | Callable[[], nn.Module] | Non
     True
     """
     directory = Path(directory)
-    content = read_description(directory)
-    weights_path = _weights_path(directory, content)
-    try:
-        weights = weights_path.read_bytes()
-    except OSError as error:
-        raise DetectorFileError(f"{weights_path} cannot be read ({error.strerror}): save the detector again") from error
-    if digest(weights) != content["weights"]:
-        raise DetectorFileError(f"{weights_path} is not the file that detector.json belongs to: save the detector again")
+    content, weights = _read(directory)
     try:
         return _build(content, load_tensors(weights), model, directory)
     except (DamagedFileError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise DetectorFileError(f"{directory} does not hold a whole detector ({error}): save the detector again") from error
+
+
+def _read(directory: Path) -> tuple[dict[str, Any], bytes]:
+    """What `detector.json` says, and the weights that it names; the next ones if a `save` replaces both in between."""
+    content = read_description(directory)
+    path = _weights_path(directory, content)
+    try:
+        try:
+            weights = path.read_bytes()
+        except FileNotFoundError:
+            with locked(directory, shared=True, waiting=f"a detector is being saved to {directory}: waiting for it"):
+                content = read_description(directory)
+                path = _weights_path(directory, content)
+                weights = path.read_bytes()
+    except OSError as error:
+        raise DetectorFileError(f"{path} cannot be read ({error.strerror}): save the detector again") from error
+    if digest(weights) != content["weights"]:
+        raise DetectorFileError(f"{path} is not the file that detector.json belongs to: save the detector again")
+    return content, weights
 
 
 def _build(
@@ -115,12 +136,12 @@ def _build(
         raise DetectorFileError(
             f"the model that was passed has no layer {tap.layer!r}: pass the architecture it was made with"
         )
-    score = SCORES[content["score"]["name"]](**content["score"]["settings"])
+    score = _unset(lambda: SCORES[content["score"]["name"]](**content["score"]["settings"]))
     _load_weights(score.restore, _part(tensors, "score"), directory)
     classifier = Classifier(network, spec, tap)
     if content.get("head") is not None:
         described = {"name": "DeConfHead", **content["head"]}  # which had no name while it was the only one
-        classifier.head = HEADS[described.pop("name")](**described).to(classifier.device)
+        classifier.head = _unset(lambda: HEADS[described.pop("name")](**described)).to(classifier.device)
         _load_weights(classifier.head.load_state_dict, _part(tensors, "head"), directory)
     return Detector(
         classifier.eval(),
@@ -189,13 +210,19 @@ def _network(described: dict[str, Any], model: nn.Module | Callable[[], nn.Modul
                 f"{directory} was made with a model of your own ({described.get('class')}): give it again, with model= in "
                 "Python or --model module:function on the command line"
             )
-        return build_model(described)
+        return _unset(lambda: build_model(described))
     if not isinstance(model, nn.Module) and not callable(model):
         raise DetectorFileError(f"model is a {type(model).__name__}: pass an nn.Module, or a function that builds one")
     network = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
     if not isinstance(network, nn.Module):
         raise DetectorFileError(f"model() returned a {type(network).__name__}: it must build an nn.Module")
     return network
+
+
+def _unset(build: Callable[[], _Module]) -> _Module:
+    """A module whose weights are still to be loaded; none are drawn, for another thread may need torch's generator."""
+    with torch.device("meta"):
+        return build().to_empty(device="cpu")
 
 
 def _load_weights(load_into: Callable[[dict[str, Tensor]], Any], weights: dict[str, Tensor], directory: Path) -> None:

@@ -74,6 +74,21 @@ def conformal_threshold(scores: npt.ArrayLike, alpha: float, confidence: float |
     return float(np.partition(known, rank - 1)[rank - 1])
 
 
+def check_finite(scores: npt.ArrayLike) -> None:
+    """Refuse holdout scores that are not finite: a detector rejects such examples, whatever its threshold promises.
+
+    >>> check_finite([1.0, float("inf")])
+    Traceback (most recent call last):
+    wildood.errors.InputError: 1 of 2 holdout examples have no finite score: drop those with very large values...
+    """
+    bad = int(np.sum(~np.isfinite(scores)))
+    if bad:
+        raise InputError(
+            f"{bad} of {np.size(scores)} holdout examples have no finite score: drop those with very large values, or look "
+            "at what the model makes of them"
+        )
+
+
 def threshold_rank(examples: int, alpha: float, confidence: float | None = None) -> int:
     """Which of so many holdout scores, counted from the smallest, is the threshold.
 

@@ -106,8 +106,8 @@ def _decided(
 ) -> tuple[Floats, npt.NDArray[np.int64], Mask, Floats]:
     each = detector.class_thresholds
     threshold = np.asarray(detector.threshold if each is None else each[classes], dtype=np.float64)
-    with np.errstate(invalid="ignore"):  # an infinite score at an infinite threshold lies on it
-        margins = np.where(scores == threshold, 0.0, scores.astype(np.float64) - threshold)
+    with np.errstate(invalid="ignore"):  # the difference of two infinities
+        margins = np.where(np.isfinite(scores), scores.astype(np.float64) - threshold, np.inf)
     return scores.astype(np.float64), classes, ~detector.accepts(scores, classes), margins
 
 

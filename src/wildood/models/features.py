@@ -2,26 +2,29 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from wildood.errors import InputError
 
 
 @dataclass
 class _Caught:
-    """What the hook saw during one forward pass."""
+    """What a layer took or gave in one forward pass, the last time it was called."""
 
     layer: str
-    seen: list[Any] = field(default_factory=list)
+    module: nn.Module
+    seen: tuple[()] | tuple[Any] = ()
 
     def features(self) -> Tensor:
         """One feature vector for each example; image-shaped features are averaged over their positions."""
         if not self.seen:
             raise InputError(f"the model's layer {self.layer!r} was not reached: name another one with features=")
-        value = self.seen[-1]
+        (value,) = self.seen
         if isinstance(value, Tensor) and value.ndim == 4:
             value = value.mean((2, 3))
         if not isinstance(value, Tensor) or value.ndim != 2:
@@ -39,7 +42,8 @@ class FeatureTap:
 
     >>> import torch
     >>> model = nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 3))
-    >>> with FeatureTap("2", side="input").catch(model) as caught:
+    >>> tap = FeatureTap("2", side="input")
+    >>> with tap.attach(model), tap.catch(model) as caught:
     ...     _ = model(torch.zeros(4, 2))
     >>> caught.features().shape
     torch.Size([4, 5])
@@ -48,21 +52,41 @@ class FeatureTap:
     layer: str
     side: str
 
-    @contextmanager
-    def catch(self, model: nn.Module) -> Iterator[_Caught]:
-        """Catch the features of the forward pass made inside the block."""
-        caught = _Caught(self.layer)
+    def attach(self, model: nn.Module) -> RemovableHandle:
+        """Register the hook that `catch` needs, once for all calls of the model, until it is removed.
+
+        It holds no state, so any number of threads may call the model. One for each call would be seen by all of them.
+        """
         module = model.get_submodule(self.layer)
         if self.side == "input":
-            handle = module.register_forward_pre_hook(
-                lambda _module, inputs, named: caught.seen.append(inputs[0] if inputs else named["input"]), with_kwargs=True
-            )
-        else:
-            handle = module.register_forward_hook(lambda _module, _inputs, output: caught.seen.append(output))
+            return module.register_forward_pre_hook(_take_input, with_kwargs=True)
+        return module.register_forward_hook(_take_output)
+
+    @contextmanager
+    def catch(self, model: nn.Module) -> Iterator[_Caught]:
+        """Catch the features of the forward pass that this thread makes inside the block."""
+        token = _CATCHING.set(_Caught(self.layer, model.get_submodule(self.layer)))
         try:
-            yield caught
+            yield _CATCHING.get()
         finally:
-            handle.remove()
+            _CATCHING.reset(token)
+
+
+_CATCHING: ContextVar[_Caught] = ContextVar("the features that are caught")  # each thread has its own
+
+
+def _take_input(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+    _take(module, inputs[0] if inputs else named.get("input"))
+
+
+def _take_output(module: nn.Module, _inputs: tuple[Any, ...], output: Any) -> None:
+    _take(module, output)
+
+
+def _take(module: nn.Module, value: Any) -> None:
+    caught = _CATCHING.get(None)
+    if caught is not None and caught.module is module:
+        caught.seen = (value,)
 
 
 def find_tap(model: nn.Module, batch: Tensor, name: str | None = None) -> FeatureTap:
@@ -86,7 +110,7 @@ def find_tap(model: nn.Module, batch: Tensor, name: str | None = None) -> Featur
                 "with features= (--features); frozen (--frozen) needs an nn.Linear: leave it out"
             )
         tap = FeatureTap(last, side="input")
-    with tap.catch(model) as caught:
+    with tap.attach(model), tap.catch(model) as caught:
         model(batch)
     caught.features()
     return tap

@@ -1,8 +1,10 @@
 """What a classifier says of a batch, and the one batched forward pass that everything else uses."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from threading import Lock
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +18,8 @@ from wildood.models.features import FeatureTap, find_tap
 from wildood.models.heads import Head
 
 EVAL_BATCH = 256
+_INTERRUPTED: Counter[nn.Module] = Counter()  # in training mode, but for as many blocks of `evaluating` in evaluation mode
+_SWITCHING = Lock()
 _LISTED = 8  # how many submodules an error message names, at most
 
 
@@ -55,11 +59,18 @@ class Classifier(nn.Module):
         self.model = model
         self.spec = spec
         self.tap = tap
+        self._hook = None if tap is None else tap.attach(model)
         self.head: Head | None = None
 
     def forward(self, raw: Tensor) -> Outputs:
         """Logits, and features if there is a tap, for a batch of raw examples."""
         return self.outputs(self.prepare(raw))
+
+    def untap(self) -> None:
+        """Read no features any more."""
+        if self._hook is not None:
+            self._hook.remove()
+        self.tap = self._hook = None
 
     def prepare(self, raw: Tensor) -> Tensor:
         """Raw examples as the model takes them."""
@@ -225,15 +236,26 @@ def _no_submodule(name: str, usable: list[str]) -> str:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; every submodule's mode is as it was afterwards."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
+    """Evaluation mode without gradients; every submodule's mode is as it was afterwards.
+
+    Where all of them are in evaluation mode already, nothing is written. Of several threads in such a block, the last one to
+    leave it restores the modes.
+    """
+    with _SWITCHING:
+        training = [part for part in module.modules() if part.training or part in _INTERRUPTED]
+        if any(part.training for part in training):
+            module.eval()
+        _INTERRUPTED.update(training)
     try:
         with torch.no_grad():  # not inference_mode: what a model caches in here must be usable in training
             yield
     finally:
-        for part, training in modes:
-            part.training = training
+        with _SWITCHING:
+            for part in training:
+                _INTERRUPTED[part] -= 1
+                if not _INTERRUPTED[part]:
+                    del _INTERRUPTED[part]
+                    part.training = True
 
 
 def forward_all(

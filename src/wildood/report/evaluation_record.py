@@ -1,6 +1,5 @@
 """What `metrics.json` holds of an evaluation: every number and what made it. Names stay as they are; others may join."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wildood.detect.lines import json_number
 from wildood.detect.network import versions
 from wildood.experiments.answers import SetAnswers
 from wildood.experiments.evaluation import CONFIDENCE, Measured
@@ -38,8 +38,8 @@ def metrics_record(measured: Measured, directory: Path, command: str) -> dict[st
         "intervals": {"confidence": CONFIDENCE, "bootstrap": bootstrap, "counted_shares": "Clopper-Pearson"},
         "detector": {
             "directory": str(directory),
-            "threshold": _number(detector.threshold),
-            "class_thresholds": None if each is None else [_number(threshold) for threshold in each.tolist()],
+            "threshold": json_number(detector.threshold),
+            "class_thresholds": None if each is None else [json_number(threshold) for threshold in each.tolist()],
             "promise": None if detector.promise is None else asdict(detector.promise),
             "record": detector.record,
         },
@@ -69,12 +69,8 @@ def _listed(answers: SetAnswers, numbers: npt.NDArray[np.intp], names: Sequence[
     return [
         {
             "example": files[number] if len(files) else number,
-            "score": _number(float(answers.scores[number])),
+            "score": json_number(float(answers.scores[number])),
             "predicted": names[answers.classes[number]],
         }
         for number in numbers[:LISTED].tolist()
     ]
-
-
-def _number(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)  # JSON has no infinity

@@ -190,7 +190,14 @@ def _examples(found: Inspection, traffic: Images, record: dict[str, Any], spec: 
 def _list(rows: Sequence[dict[str, Any]], count: int) -> Panel:
     header = ["", "example", "why", "score", "p-value", "class"]
     cells = [
-        [str(rank), str(row["example"]), row["why"], f"{row['score']:.4g}", f"{row['p_value'] or 0:.2g}", str(row["class"])]
+        [
+            str(rank),
+            str(row["example"]),
+            row["why"],
+            f"{float(row['score']):.4g}",
+            f"{row['p_value'] or 0:.2g}",
+            str(row["class"]),
+        ]
         for rank, row in enumerate(rows, 1)
     ]
     meaning = note("The p-value: at most this share of fresh known examples would score as high, on average over holdouts.")
@@ -205,7 +212,7 @@ def _list(rows: Sequence[dict[str, Any]], count: int) -> Panel:
 
 def _sheet(title: str, says: str, rows: Sequence[dict[str, Any]], traffic: Images, spec: InputSpec) -> Panel:
     images = np.asarray(traffic.examples[[row["number"] for row in rows]])
-    captions = [f"{_short(row['example'])}: {row['class']}, {row['score']:.3g}" for row in rows]
+    captions = [f"{_short(row['example'])}: {row['class']}, {float(row['score']):.3g}" for row in rows]
     parts = np.split(np.arange(len(rows)), range(SHOWN, len(rows), SHOWN))
     bodies = [gallery(title, says, Pictures(images, part, captions, spec)).body for part in parts]
     return Panel(title, says, "".join(bodies).replace('</div><div class="pictures">', ""))  # one sheet of any length

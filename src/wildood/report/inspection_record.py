@@ -6,6 +6,7 @@ from typing import Any
 
 from wildood.data.images import Images
 from wildood.detect.detector import Detector
+from wildood.detect.lines import json_number
 from wildood.detect.network import versions
 from wildood.report.inspection import Inspection
 from wildood.report.labelling import Choice, borderline, label_first, most_ood
@@ -71,7 +72,7 @@ def _rows(choices: Sequence[Choice], detector: Detector, found: Inspection, file
             "example": files[number] if files else number,
             "number": number,
             "why": why,
-            "score": float(decided.scores[number]),
+            "score": json_number(float(decided.scores[number])),
             "p_value": None if p_values is None else float(p_values[number]),
             "decision": "unknown" if decided.rejected[number] else "known",
             "class": int(decided.classes[number]) if names is None else names[decided.classes[number]],

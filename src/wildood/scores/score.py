@@ -90,4 +90,17 @@ class Score(nn.Module):
 def score_all(classifier: Classifier, source: Source, score: Score, take: Callable[[Scored], Tensor]) -> Tensor:
     """What `take` makes of the scores of every example of a source, on the CPU."""
     with evaluating(classifier), evaluating(score):
-        return torch.cat([take(score.of(classifier, raw)).cpu() for raw, _ in raw_batches(source)])
+        return torch.cat([take(ranked(score.of(classifier, raw))).cpu() for raw, _ in raw_batches(source)])
+
+
+def ranked(scored: Scored) -> Scored:
+    """The same, with +inf (more OOD than any number) for an example whose score or largest logit is not finite.
+
+    -inf would be accepted by every threshold, and NaN cannot be compared.
+
+    >>> logits = torch.tensor([[2.0, 1.0], [torch.inf, 1.0], [-torch.inf, 3.0]])
+    >>> ranked(Scored(-logits.logsumexp(1), Outputs(logits))).scores
+    tensor([-2.3133,     inf, -3.0000])
+    """
+    finite = scored.scores.isfinite() & scored.outputs.logits.amax(1).isfinite()
+    return Scored(scored.scores.where(finite, torch.inf), scored.outputs)

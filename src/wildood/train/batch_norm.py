@@ -41,6 +41,8 @@ def synchronised(objective: Objective) -> Iterator[None]:
         for name, child in module._modules.items()  # noqa: SLF001 - children() names one that stands twice only once
         if child in others
     ]
+    for layer, other in others.items():  # features may be caught there, and a user may have hooks of their own
+        vars(other).update({name: value for name, value in vars(layer).items() if "_hooks" in name})
     for module, name, layer in places:
         setattr(module, name, others[layer])
     try:

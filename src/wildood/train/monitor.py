@@ -79,7 +79,8 @@ class Monitor:
         wild = Divided(self.wild)
         with evaluating(objective):
             found = [score(outputs).cpu() for outputs, _ in forward_all(objective.classifier, wild.part)]
-        accepted = wild.whole(found).numpy() <= threshold
+        scores_of_wild = wild.whole(found).numpy()
+        accepted = np.isfinite(scores_of_wild) & (scores_of_wild <= threshold)  # as the detector will
         return Seen(row | {"acceptance": float(np.mean(accepted))}, accepted, right, met)
 
 

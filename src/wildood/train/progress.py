@@ -4,11 +4,13 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from threading import RLock
 from typing import Protocol
 
 from wildood.train.processes import is_first
 
 logger = logging.getLogger("wildood")
+_SHOWING = RLock()
 
 
 class Bar(Protocol):
@@ -44,24 +46,26 @@ def shown(*, verbose: bool) -> Iterator[None]:
     """Make wildood's messages visible (with verbose=False, its warnings only) for the length of a block.
 
     An application whose logging takes INFO messages keeps it that way: its handlers get them, and no others are added. Of
-    several processes, only the first one speaks.
+    several processes, only the first one speaks. The logger is the whole process's: of several threads, one is in such a
+    block at a time and the others wait.
     """
-    before = logger.level, logger.propagate
-    handler, level = _Handler(), logging.INFO if verbose else logging.WARNING
-    if not is_first():
-        level = logging.CRITICAL
-    if level > logging.INFO:
-        logger.setLevel(level)
-    if not (logger.hasHandlers() and logger.isEnabledFor(level)):
-        logger.addHandler(handler)
-        logger.setLevel(level)
-        logger.propagate = False  # or the application's handlers would print the lines once more
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        level, logger.propagate = before
-        logger.setLevel(level)
+    with _SHOWING:
+        before = logger.level, logger.propagate
+        handler, level = _Handler(), logging.INFO if verbose else logging.WARNING
+        if not is_first():
+            level = logging.CRITICAL
+        if level > logging.INFO:
+            logger.setLevel(level)
+        if not (logger.hasHandlers() and logger.isEnabledFor(level)):
+            logger.addHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = False  # or the application's handlers would print the lines once more
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            level, logger.propagate = before
+            logger.setLevel(level)
 
 
 @contextmanager
