@@ -51,8 +51,11 @@ class UnknownShare:
 def unknown_share(id_scores: npt.ArrayLike, wild_scores: npt.ArrayLike, confidence: float = 0.95) -> UnknownShare:
     """A lower confidence bound on pi, an estimate of it, and a test of whether there is any OOD in the wild data.
 
-    Give scores of ID examples and of wild examples that no training has seen and that have chosen nothing; or several
-    scores of the same examples, as rows of two 2-D arrays. What is said holds for finite samples, tied scores included.
+    Give scores of ID examples and of wild examples; or several scores of the same examples, as rows of two 2-D arrays.
+    What is said holds for finite samples, tied scores included, if no training has seen any of these examples and they have
+    chosen nothing: neither the ID examples nor the wild ones. Scores do not show whether that is so, and it is not
+    checked: of traffic that the detector was trained on, OOD is found where there is none. `Detector.unknown_share` takes
+    the examples themselves and refuses what the detector was made from.
 
     Bound and test. Let t be the k-th smallest of n ID scores. For continuous scores u = P_in(s <= t) has the law
     Beta(k, n - k + 1), and ties only add to it. Of m wild scores W are at most t, and as P_wild(s <= t) >= (1 - pi) u,
@@ -143,7 +146,8 @@ def fpr_by_share(
 
     The band comes from the exact limits of W and of TPR, each of the four at (1 - confidence) / 4, whatever pi is. The
     threshold may be any that does not depend on the wild scores: one fixed before, or an order statistic of these ID
-    scores at a rank fixed before, such as `conformal_threshold`'s. No value of R1 can be had without a value of pi.
+    scores at a rank fixed before, such as `conformal_threshold`'s. No value of R1 can be had without a value of pi. As for
+    `unknown_share`, no training may have seen any of these examples, which is not checked.
 
     >>> known, caught, missed = np.linspace(0, 1, 9000), np.full(700, 2.0), np.zeros(300)
     >>> print(fpr_by_share(known, np.concatenate([known, caught, missed]), threshold=0.95, share=[0.05, 0.1]))

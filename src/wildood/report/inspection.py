@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wildood.detect.detector import Detector
-from wildood.detect.use import told_use
+from wildood.detect.use import NOT_FRESH, SEEN_HOLDOUT, told_use
 from wildood.evaluate.binomial import Share
 from wildood.evaluate.mixture import FprByShare, UnknownShare, fpr_by_share, unknown_share
 from wildood.evaluate.thresholds import p_values
@@ -15,11 +15,7 @@ from wildood.experiments.promise_check import PromiseCheck, check_on_known, chec
 
 Floats = npt.NDArray[np.float64]
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0)  # values of pi for which the FPR is told
-UNTRUSTED = (
-    "the ID scores of this detector are of examples that the classifier may have trained on, and fresh ID data scores "
-    "higher: calibrate it on unseen examples, or give some with --id"
-)
-USED = "these examples {}, and what a detector was made from is no sample of what it meets: give later traffic"
+UNTRUSTED = f"{SEEN_HOLDOUT}: calibrate it on unseen examples, or give some with --id"
 
 
 @dataclass(frozen=True)
@@ -111,7 +107,7 @@ def inspected(
     """
     name = "holdout" if known is None else "--id"
     reference = known if known is not None else _unseen_holdout(detector)
-    untested = USED.format(told_use(used_as)) if used_as else "" if reference is not None else UNTRUSTED
+    untested = NOT_FRESH.format(told_use(used_as)) if used_as else "" if reference is not None else UNTRUSTED
     unknown, least = None, 0.0
     if reference is not None and not untested:
         unknown = unknown_share(reference.scores, traffic.scores, confidence)
