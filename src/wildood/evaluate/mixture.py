@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from wildood.errors import InputError
 from wildood.evaluate.binomial import hypergeometric_tail, in_percent, log_choose, lower_limit, upper_limit
-from wildood.evaluate.metrics import flat_scores
+from wildood.evaluate.metrics import as_numbers, check_threshold, flat_scores
 from wildood.evaluate.thresholds import check_confidence
 
 Floats = npt.NDArray[np.float64]
@@ -154,8 +154,7 @@ def fpr_by_share(
     FPR, with its 95 % band: pi = 0.05 is refuted; 30 % (18.1 to 41.9) if pi = 0.1
     """
     known, wild, shares = flat_scores(id_scores, "ID"), flat_scores(wild_scores, "wild"), check_share(share)
-    if math.isnan(threshold):
-        raise InputError("the threshold is NaN: give a number")
+    threshold = check_threshold(threshold)
     level = (1 - check_confidence(confidence)) / 4
     n, m = len(known), len(wild)
     in_id, in_wild = int(np.sum(known <= threshold)), int(np.sum(wild <= threshold))
@@ -179,9 +178,10 @@ def check_share(share: npt.ArrayLike) -> Floats:
     >>> check_share([0.1, 1])
     array([0.1, 1. ])
     """
-    shares = np.asarray(share, dtype=np.float64)
-    if not np.all((shares > 0) & (shares <= 1)):
-        raise InputError(f"share is {shares}: give values of pi above 0 and at most 1")
+    shares = as_numbers(share, "shares")
+    outside = ~((shares > 0) & (shares <= 1))
+    if np.any(outside):
+        raise InputError(f"share is {shares[outside][0]:g}: give values of pi above 0 and at most 1")
     return shares
 
 
@@ -269,11 +269,6 @@ def _largest_share(evidence: list[_Evidence], level: float, low: float) -> float
 
 def _rows(scores: npt.ArrayLike, what: str) -> list[Floats]:
     """Each score's values, sorted; a flat array is one score."""
-    try:
-        given = np.asarray(scores, dtype=np.float64)
-    except ValueError as error:
-        raise InputError(
-            f"{what} scores do not make rows of equal length: give every score for the same examples"
-        ) from error
+    given = as_numbers(scores, f"{what} scores")
     rows = given if given.ndim > 1 and len(given) else [given]
     return [np.sort(flat_scores(row, what)) for row in rows]

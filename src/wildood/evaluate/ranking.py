@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from wildood.errors import InputError
 from wildood.evaluate.binomial import binomial_cdf, in_percent, lower_limit, upper_limit
-from wildood.evaluate.metrics import flat_scores
+from wildood.evaluate.metrics import as_array, flat_scores
 from wildood.evaluate.mixture import Floats, check_share
 from wildood.evaluate.thresholds import check_confidence, conformal_threshold, threshold_rank
 
@@ -215,7 +215,7 @@ class _Seen:
     def of(cls, candidate: Candidate, alpha: float) -> "_Seen":
         known = flat_scores(candidate.id_scores, f"{candidate.name}: ID")
         wild = flat_scores(candidate.wild_scores, f"{candidate.name}: wild")
-        correct = np.asarray(candidate.correct)
+        correct = as_array(candidate.correct, f"{candidate.name}: `correct`")
         if correct.dtype != np.bool_ or correct.shape != known.shape:
             raise InputError(
                 f"{candidate.name}: `correct` is no mask: give True or False for each of {len(known)} ID scores"
