@@ -14,7 +14,7 @@ from wildood.experiments.cifar10 import SPEC, resnet20
 
 
 def main() -> None:
-    """CIFAR-10, an unchanged ResNet-20, alpha = 5 %: thresholds from 5,000 training images and from 2,500 test images."""
+    """CIFAR-10, an unchanged ResNet-20, alpha = 5 %: thresholds from 500 training images and from 2,500 test images."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", type=Path, required=True)
     root = parser.parse_args().data_root

@@ -210,6 +210,30 @@ def test_pretrain_says_its_accuracy_when_it_is_called_again_too(place):
     assert b"epoch" not in second.stderr  # nothing was trained again
 
 
+@pytest.mark.parametrize("learns", [False, True])
+def test_pretrain_says_its_accuracy_without_a_set_aside_and_warns_at_chance_level(
+    place, capsys, caplog, monkeypatch, learns
+):
+    monkeypatch.chdir(place)
+    monkeypatch.syspath_prepend(str(place))
+    out, file = f"learns-{learns}", "labelled.npz" if learns else "shuffled.npz"
+    with np.load("labelled.npz") as labelled:
+        x, y = labelled["x"], labelled["y"] if learns else np.random.default_rng(0).permutation(labelled["y"])
+    np.savez("shuffled.npz", x=x, y=y)
+    words = ["pretrain", "--labelled", file, "--model", "own:build", "--augment", "False", "--batch", "32", "--steps", "20"]
+    assert main([*words, "--lr", "0.01", "--quiet", "--out", out]) == 0
+    weights = load_file(f"{out}/weights.safetensors")
+    right = ((x @ weights["0.weight"].numpy().T + weights["0.bias"].numpy()).argmax(1) == y).mean()
+    said = capsys.readouterr()
+    assert said.out == f"{out}/weights.safetensors: accuracy {100 * right:.1f} % on 120 examples that it was trained on\n"
+    frequent = np.bincount(y).max() / len(y)
+    told = (
+        f"{100 * right:.1f} % of labelled, no better than always answering the most frequent class ({100 * frequent:.1f} %)"
+    )
+    assert (told in caplog.text) == (not learns)
+    assert (right > 0.9) == learns
+
+
 def test_the_help_of_pretrain_is_about_pretraining(capsys, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import functools
 import io
 import json
 import os
@@ -9,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -114,6 +116,19 @@ def test_demo_prints_its_table_without_escape_codes(done, record):
     assert list(table_in(done.stdout)) == METHODS
     for title in ("caught ↑", "false alarms ↓", "FPR95 ↓", "AUROC ↑", "accuracy ↑"):
         assert title in done.stdout
+
+
+def test_demo_prints_the_best_of_each_column_bold_on_a_terminal(monkeypatch, capsys):
+    means = {
+        "energy": {"caught": 0.7, "false_alarms": 0.02, "fpr95": 0.2, "auroc": 0.9, "accuracy": 0.99},
+        "WOODS": {"caught": 0.9, "false_alarms": 0.03, "fpr95": 0.1, "auroc": 0.9, "accuracy": 0.98},
+    }
+    results = [comparison.Outcome(name, 0, comparison.Metrics(**each), None) for name, each in means.items()]
+    monkeypatch.setattr(demo, "Console", functools.partial(demo.Console, force_terminal=True, color_system="standard"))
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    demo._print(results, Path("X"), 1.0)
+    assert re.findall(r"\x1b\[1m *([\d.]+)", capsys.readouterr().out) == ["2.0", "90.0", "99.0", "90.0", "10.0", "90.0"]
 
 
 def test_demo_puts_its_progress_on_standard_error(done, record):

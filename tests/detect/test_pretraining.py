@@ -57,6 +57,49 @@ def test_it_learns_the_classes_and_leaves_the_given_model_alone():
     assert "acceptance" not in rows[-1]
 
 
+def nearly_right(y, *, mistakes, frequent=0):
+    """What a classifier may answer: the truth, but for so many examples of the most frequent class."""
+    found = y.copy()
+    found[np.flatnonzero(y == frequent)[:mistakes]] = 1
+    return found
+
+
+@pytest.mark.parametrize(
+    ("counts", "mistakes", "warned"),
+    [
+        ([100, 100, 100], 0, False),
+        ([280, 10, 10], 0, False),  # 93 % are one class, and it is right on all
+        ([280, 10, 10], 6, False),  # 98 %
+        ([280, 10, 10], 18, True),  # 94 %: above 93 %, but that may be luck
+        ([280, 10, 10], 40, True),  # 87 %
+        ([280, 3, 0], 0, True),  # 3 examples cannot tell
+    ],
+)
+@pytest.mark.parametrize("with_holdout", [False, True])
+def test_an_accuracy_that_is_no_better_than_one_answer_for_all_is_warned_of(counts, mistakes, warned, with_holdout, caplog):
+    y = np.repeat(np.arange(3), counts)
+    x = np.eye(3, dtype="float32")[nearly_right(y, mistakes=mistakes)] * 9
+    echo = torch.nn.Linear(3, 3, bias=False)
+    with torch.no_grad():
+        echo.weight.copy_(torch.eye(3))
+    given = {"labelled": (x, y), "holdout": (x, y) if with_holdout else None}
+    still = wildood.Schedule(steps=1, batch=32, lr=1e-12)
+    wildood.pretrain(echo, **given, schedule=still, verbose=False)
+    name = "the holdout" if with_holdout else "labelled"
+    expected = (
+        f"the classifier is right on {100 * (1 - mistakes / len(y)):.1f} % of {name}, no better than always answering the "
+        f"most frequent class ({100 * max(counts) / len(y):.1f} %): train longer"
+    )
+    assert [record.getMessage()[: len(expected)] for record in caplog.records] == [expected] * warned
+
+
+def test_of_many_labelled_examples_the_accuracy_is_measured_on_some(monkeypatch):
+    monkeypatch.setattr(pretraining, "MEASURED", 70)
+    trained = pretraining.train_classifier(model(), labelled(300), None, SHORT, None, None, 0, verbose=False)
+    assert trained.examples == 70
+    assert trained.accuracy > 0.9
+
+
 def test_a_killed_run_resumes_to_the_same_bits(tmp_path, monkeypatch):
     images = np.random.default_rng(0).integers(0, 256, (96, 8, 8, 1), dtype=np.uint8), np.arange(96) % 3
     given = {

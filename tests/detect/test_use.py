@@ -118,3 +118,28 @@ def test_the_whole_of_which_a_part_was_used_is_recognised(toy):
     x = ArraySource(toy.test[0])
     assert used_as({"data": {"wild": f"{x.fingerprint()}/0a1b+other at pi = 0.1"}}, x) == "wild"
     assert used_as({"data": {"wild": f"other/{x.fingerprint()}"}}, x) == ""
+
+
+def test_the_share_of_unknowns_in_what_a_fit_was_given_is_refused(detector, toy, form, tmp_path):
+    """As `wildood inspect` does, in whatever form it comes."""
+    wild = toy.wild, np.zeros(len(toy.wild), np.int64)
+    for name, (x, y) in (("labelled", toy.labelled), ("wild", wild)):
+        given = form(x, y, tmp_path)
+        with pytest.raises(
+            InputError, match=f"these examples were the detector's {name} data, and what .*give later traffic"
+        ):
+            detector.unknown_share(x if isinstance(given, tuple) else given)
+
+
+def test_the_share_of_unknowns_is_that_of_the_scores_of_fresh_traffic(detector, toy):
+    traffic = np.concatenate([toy.test[0], toy.unknown])
+    found = detector.unknown_share(traffic, confidence=0.9)
+    assert found == wildood.unknown_share(detector.holdout_scores, detector.score(traffic), confidence=0.9)
+    assert found.bound > 0.05
+
+
+def test_the_share_of_unknowns_needs_a_holdout_that_is_unseen(toy, trained):
+    seen = wildood.posthoc(trained(), wildood.EnergyScore(), labelled=toy.labelled)
+    with pytest.raises(InputError, match=r"fresh ID data scores higher: call detector\.calibrate\(holdout\)"):
+        seen.unknown_share(toy.test[0])
+    assert seen.calibrate(toy.holdout, by_class=False).unknown_share(toy.test[0]).holdout == 120

@@ -70,22 +70,54 @@ def test_equal_acceptance_is_decided_by_accuracy_and_then_by_order():
     assert names(rank_candidates([*candidates, more])) == ["d", "a", "b", "c"]
 
 
-def test_p_values_are_those_of_the_paired_sign_test():
-    first = accepting("first", range(100))
-    other = accepting("other", range(92, 120))  # 92 accepted by the first only, 20 by the other only
+def where_thresholds_do_not_matter(name, *accepted, correct=1.0):
+    """Accepts exactly these of 1000 wild examples at any threshold that 4000 ID examples may give."""
+    return accepting(name, *accepted, known=np.arange(4000.0), correct=np.arange(4000) < round(correct * 4000))
+
+
+def test_the_p_value_is_that_of_the_paired_sign_test_for_two_orders_and_with_half_of_the_error():
+    first = where_thresholds_do_not_matter("first", range(100))
+    other = where_thresholds_do_not_matter("other", range(92, 120))  # 92 accepted by the first only, 20 by the other only
     ranking = rank_candidates([first, other])
     assert names(ranking) == ["other", "first"]
-    expected = stats.binomtest(20, 112, alternative="less").pvalue
+    expected = 2 * 2 * stats.binomtest(20, 112, alternative="less").pvalue
     assert [place.p_value for place in ranking.places] == pytest.approx([1.0, expected], rel=1e-9)
 
 
-def test_p_values_are_of_the_paired_sign_test():
-    best = accepting("best", range(100))
-    six_more = [accepting(str(number), range(100), range(200 + 10 * number, 206 + 10 * number)) for number in range(4)]
-    ranking = rank_candidates([best, *six_more, accepting("same", range(100))])
-    found = {place.name: place.p_value for place in ranking.places}
-    assert [found[str(number)] for number in range(4)] == pytest.approx([2**-6] * 4)
-    assert found["same"] == 1.0
+def test_p_values_account_for_every_pair_of_an_eligible_candidate_and_another():
+    best, same = (where_thresholds_do_not_matter(name, range(100)) for name in ("best", "same"))
+    more = [where_thresholds_do_not_matter(str(place), range(100), range(200 + place, 212 + place)) for place in (0, 20, 40)]
+    found = {place.name: place.p_value for place in rank_candidates([best, *more, same]).places}
+    assert [found[place] for place in ("0", "20", "40")] == pytest.approx([2 * 5 * 4 * 2**-12] * 3)
+    assert (found["best"], found["same"]) == (1.0, 1.0)
+    wrong = where_thresholds_do_not_matter("wrong", range(100), range(300, 312), correct=0.5)  # it cannot come first
+    found = {place.name: place.p_value for place in rank_candidates([best, same, wrong]).places}
+    assert found["wrong"] == pytest.approx(2 * 2 * 2 * 2**-12)
+
+
+def test_p_values_are_those_of_thresholds_on_the_safe_side():
+    """The definition, with scipy: the smallest 2 a at which limits and sign test, each with its part of a, both hold."""
+    rng, n, m, count = np.random.default_rng(0), 500, 800, 3
+    known, wild = rng.normal(size=(count, n)), rng.normal(size=(count, m)) + np.array([1.0, 2.0, 1.5])[:, None]
+    ranking = rank_candidates([Candidate(str(i), known[i], wild[i], np.ones(n, dtype=bool)) for i in range(count)], 0.1)
+    known.sort(axis=1)
+    assert names(ranking) == ["1", "2", "0"]
+    for place in ranking.places[1:]:
+        expected = []
+        for a in 0.5 ** np.arange(1, 40):
+            low = int(stats.binom.ppf(a / (2 * count), n, 0.9))  # fewer than this many below the quantile: too seldom
+            high = n + 1 - int(stats.binom.ppf(a / (2 * count), n, 0.1))
+            ours = wild[1] <= np.append(known[1], np.inf)[high - 1]
+            theirs = wild[place.index] <= np.append(-np.inf, known[place.index])[low]
+            test = stats.binomtest(int(np.sum(ours & ~theirs)), int(np.sum(ours != theirs)), alternative="less").pvalue
+            expected.append(2 * max(a, count * (count - 1) * test))
+        assert place.p_value == pytest.approx(min(1.0, *expected), rel=1e-9)
+    assert ranking.places[2].p_value < 1e-3 < ranking.places[1].p_value
+
+
+def test_too_few_id_examples_to_bound_the_thresholds_leave_a_p_value_of_1():
+    few = [Candidate(name, np.arange(20.0), np.full(500, score), RIGHT[:20]) for name, score in (("a", 99.0), ("b", 0.0))]
+    assert [place.p_value for place in rank_candidates(few).places] == [1.0, 1.0]
 
 
 def test_candidates_that_are_not_accurate_enough_do_not_weigh_on_the_separation():
@@ -147,7 +179,7 @@ def test_separated_is_said_where_no_luck_of_thresholds_explains_the_difference()
     )
     ranking = rank_candidates([best, close])
     assert not ranking.separated
-    assert ranking.places[1].p_value < 1e-6  # less is accepted, but the thresholds may have come out so by luck
+    assert ranking.places[1].p_value < 1e-6  # at one rate less is accepted, but the thresholds may have other rates by luck
     assert ranking.paired_excess_fpr(0.1) > 0
     ranking = rank_candidates([best, far])
     assert ranking.separated

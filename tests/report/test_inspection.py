@@ -81,14 +81,17 @@ def test_traffic_that_a_fit_has_seen_is_not_tested(detector):
     assert inspected(detector, decided(detector, HOLDOUT - 9), used_as="wild").promise.verdict == "cannot be told"
 
 
-def test_the_fpr_is_told_for_each_share_with_its_band(detector):
+def test_the_fpr_is_told_for_each_share_with_a_band_and_a_bound_that_hold_jointly(detector):
+    """Each of the two at 97.5 %, for a joint confidence of 95 %; the bound that stands alone stays at 95 %."""
     found = inspected(detector, decided(detector))
-    told, bound = found.fpr(), found.unknown.bound
-    assert told.share.tolist() == sorted([*SHARES, bound])
-    expected = fpr_by_share(HOLDOUT, TRAFFIC, detector.threshold, told.share)
+    told, least = found.fpr(), found.least_possible
+    assert least == unknown_share(HOLDOUT, TRAFFIC, 0.975).bound < found.unknown.bound
+    assert told.share.tolist() == sorted([*SHARES, least])
+    expected = fpr_by_share(HOLDOUT, TRAFFIC, detector.threshold, told.share, confidence=0.975)
     for name in ("share", "fpr", "lower", "upper"):
         assert np.array_equal(getattr(told, name), getattr(expected, name))
-    assert np.array_equal(told.possible, expected.possible & (told.share >= bound))
+    assert np.array_equal(told.possible, expected.possible & (told.share >= least))
+    assert told.confidence == 0.95
     assert inspected(detector, decided(detector, HOLDOUT)).fpr().share.tolist() == list(SHARES)  # nothing is found
 
 
@@ -99,14 +102,14 @@ def test_no_share_below_the_bound_is_possible_and_some_above_it_are(detector, co
     scores = np.append(rng.normal(size=450), rng.normal(size=count) + 3)
     found = inspected(detector, decided(detector, scores, np.zeros(len(scores), int)))
     record = inspection_record(detector, found, Images(np.zeros((len(scores), 1))), top=1)
-    rows, bound = record["fpr_by_share"], record["unknown"]["bound"]
+    rows, bound = record["fpr_by_share"], found.least_possible
     assert [row["pi"] for row in rows if row["possible"] and row["pi"] < bound] == []
     possible = [row["pi"] for row in rows if row["possible"]]
     assert len(possible) >= 2
     assert 1.0 in possible
     if bound > 0:
         assert bound in [row["pi"] for row in rows]
-    wide = fpr_by_share(HOLDOUT, scores, detector.threshold, np.linspace(0.001, 1, 500))
+    wide = fpr_by_share(HOLDOUT, scores, detector.threshold, np.linspace(0.001, 1, 500), confidence=0.975)
     if count in {50, 400}:  # what this is about: the band alone would call some of them possible
         assert np.any(wide.possible & (wide.share < bound))
 
@@ -170,7 +173,7 @@ def test_the_record_has_files_where_there_are_some_and_the_classes_names(detecto
     assert {row["decision"] for row in record["borderline"]} == {"known", "unknown"}
     assert record["rejected"] == asdict(found.rejected)
     assert record["rejected"]["count"] == int(np.sum(detector.threshold < TRAFFIC))
-    assert [row["pi"] for row in record["fpr_by_share"]] == sorted([*SHARES, found.unknown.bound])
+    assert [row["pi"] for row in record["fpr_by_share"]] == sorted([*SHARES, found.least_possible])
     assert record["unknown"] == {
         "says": found.says,
         "tested": True,

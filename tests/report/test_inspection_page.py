@@ -137,7 +137,7 @@ def test_the_fpr_is_a_table_and_a_curve_over_pi_or_is_not_there(name, trees, mad
         assert "get through" not in " ".join(heading.text for heading in tree.all("h3"))
         return
     rows = tree.panel("Unknowns that get through").rows()
-    bound = made[name][1].unknown.bound
+    bound = made[name][1].least_possible
     assert [each for each in rows if "bound" not in each] == ["1 %", "2 %", "5 %", "10 %", "20 %", "50 %", "75 %", "100 %"]
     assert [each for each in rows if "bound" in each] == ([f"{in_percent(bound)}, the lower bound"] if bound > 0 else [])
     expected = [
@@ -146,6 +146,10 @@ def test_the_fpr_is_a_table_and_a_curve_over_pi_or_is_not_there(name, trees, mad
     ]
     assert list(rows.values()) == expected
     assert len(tree.panel("Unknowns that get through").all("svg")) == 1
+    jointly, each = ("90 %", "95 %") if name == "id" else ("95 %", "97.5 %")
+    says = tree.panel("Unknowns that get through").text
+    assert f"In {jointly} of all draws the true π is not refuted and its value is in the band, both" in says
+    assert f"each of the two holds at {each} confidence" in says
 
 
 def test_a_refuted_share_is_called_so(trees):

@@ -61,6 +61,12 @@ def test_only_the_strong_row_of_a_table_stands_out(parse):
     assert parse(table(["", "x"], rows)).all("tr", cls="strong") == []
 
 
+def test_the_best_cells_of_a_table_stand_out(parse):
+    tree = parse(table(["", "x", "y"], [["a", "1", "2"], ["b", "3", "4"]], best={(0, 2), (1, 1)}))
+    assert [cell.text for cell in tree.all("td", cls="best")] == ["2", "3"]
+    assert parse(table(["", "x"], [["a", "1"]])).all("td", cls="best") == []
+
+
 def test_a_mean_is_not_torn_from_its_error(parse):
     assert parse(table(["", "x"], [["a", "50.0 ± 1.0"]])).one("td").text == "50.0 ±\N{NO-BREAK SPACE}1.0"
 

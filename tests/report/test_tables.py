@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from wildood.report.tables import COLUMNS, cells, plots_installed, settings_text
+from wildood.report.tables import COLUMNS, best_cells, cells, plots_installed, settings_text
 
 MEANS = {"fpr95": 0.125, "auroc": 0.98157, "accuracy": 0.9953, "false_alarms": 0.0, "caught": 1.0}
 
@@ -19,6 +19,17 @@ def test_cells_are_percentages_in_the_order_of_the_columns():
 def test_a_single_seed_has_no_error_to_show():
     summary = {"energy": {name: (mean, math.nan) for name, mean in MEANS.items()}}
     assert cells(summary) == [["energy", "100.0", "0.0", "12.5", "98.2", "99.5"]]
+
+
+def test_the_best_of_each_column_is_marked_and_what_is_printed_like_it():
+    rows = {
+        "OE": {"caught": 0.906, "false_alarms": 0.032, "fpr95": 0.029, "auroc": 0.993, "accuracy": 0.9953},
+        "energy": {"caught": 0.755, "false_alarms": 0.025, "fpr95": 0.131, "auroc": 0.977, "accuracy": 0.9935},
+        "WOODS": {"caught": 0.931, "false_alarms": 0.035, "fpr95": 0.0451, "auroc": 0.990, "accuracy": 0.9951},
+    }
+    best = best_cells({name: {metric: (mean, 0.01) for metric, mean in row.items()} for name, row in rows.items()})
+    oe, energy, woods = range(3)
+    assert best == {(woods, 1), (energy, 2), (oe, 3), (oe, 4), (oe, 5), (woods, 5)}
 
 
 def test_methods_keep_their_order():

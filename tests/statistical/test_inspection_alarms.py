@@ -79,6 +79,21 @@ def test_a_tenth_of_clear_unknowns_is_found(detector):
     assert np.mean(found) > 0.95
 
 
+def test_the_share_is_possible_and_the_fpr_in_its_band_jointly_as_often_as_stated(assert_at_most, detector):
+    """Bound and band fail independently here, each almost as often as it may; with the whole error each, in 56 %."""
+    rng, pi, failed = np.random.default_rng(11), 0.6, []
+    calibrated(detector, np.linspace(14, 15, 40))
+    detector.threshold = 15.0  # which half of the unknowns exceed, and nothing that is known
+    for _ in range(2000):
+        known, traffic = normal(rng, 1, None), normal(rng, 400, None)
+        traffic += np.where(rng.random(400) < pi, rng.choice([10.0, 30.0], 400), 0.0)
+        found = inspected(detector, decided(detector, traffic), decided(detector, known), confidence=0.5)
+        told = found.fpr([pi])
+        failed.append(not (told.possible.item() and told.lower.item() <= 0.5 <= told.upper.item()))
+    assert_at_most(failed, 0.5)
+    assert np.mean(failed) > 0.2  # it is no empty statement
+
+
 @pytest.mark.parametrize("by_class", [False, True])
 def test_a_promise_that_is_kept_looks_broken_in_at_most_5_percent_of_draws(assert_at_most, detector, by_class):
     """A threshold from 40 examples is off by luck: to compare the rate with alpha alone would cry wolf much more often."""

@@ -14,6 +14,7 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from wildood.cli.options import parse
 from wildood.data.files import write_array_file, write_atomically
@@ -22,7 +23,7 @@ from wildood.experiments.comparison import METHODS, Outcome, outcomes, summary
 from wildood.experiments.digits import digits
 from wildood.experiments.parts import Parts
 from wildood.experiments.threads import using_threads
-from wildood.report.tables import COLUMNS, cells, plots_installed
+from wildood.report.tables import COLUMNS, best_cells, cells, plots_installed
 from wildood.train.progress import logger, progress_bar, shown
 
 
@@ -107,8 +108,9 @@ def _print(results: Sequence[Outcome], out: Path, seconds: float) -> None:
     table = Table("method", *COLUMNS.values(), box=SIMPLE_HEAD, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
-    for row in cells(means):
-        table.add_row(*row, style="bold" if row[0] == "WOODS" else None)
+    best = best_cells(means)
+    for number, row in enumerate(cells(means)):
+        table.add_row(*(Text(cell, "bold" if (number, column) in best else "") for column, cell in enumerate(row)))
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 100)
     seeds = len(results) // len(means)
     spread = f"mean ± standard error over {seeds} seeds" if seeds > 1 else "one seed"

@@ -25,10 +25,9 @@ from wildood.cli.training import (
 from wildood.data.files import dump_tensors, write_array_file, write_atomically
 from wildood.data.images import Images
 from wildood.data.sampling import generator, split
-from wildood.detect.pretraining import pretrain
+from wildood.detect.pretraining import train_classifier
 from wildood.errors import InputError
 from wildood.methods.schedule import Schedule
-from wildood.train.history import read_rows
 from wildood.train.processes import is_first
 from wildood.train.progress import shown
 
@@ -72,27 +71,18 @@ def run(words: Sequence[str]) -> None:
         given = read_labelled(options.labelled, "--labelled", options)
         options, model = made_for(given, options, model)
     labelled, aside = _divide(given, options.set_aside, options.seed)
-    model = pretrain(
-        model,
-        labelled,
-        aside,
-        schedule=schedule,
-        input=spec_of(options),
-        run_dir=options.out / "run",
-        seed=options.seed,
-        verbose=not options.quiet,
-    )
+    run_dir, spec = options.out / "run", spec_of(options)
+    trained = train_classifier(model, labelled, aside, schedule, spec, run_dir, options.seed, verbose=not options.quiet)
     if not is_first():
         return
-    write_atomically(options.out / "weights.safetensors", dump_tensors(model.state_dict()))
+    write_atomically(options.out / "weights.safetensors", dump_tensors(trained.model.state_dict()))
     write_atomically(options.out / "settings.toml", as_toml(options, "pretrain", schedule).encode())
     if aside is not None:
         classes = {"classes": np.array(given.classes)} if given.classes else {}
         for name, (x, y) in (("trained_on", labelled), ("set_aside", aside)):
             write_array_file(options.out / f"{name}.npz", x=x, y=y, **classes)
-    last = read_rows(options.out / "run" / "history.jsonl")[-1]  # of a run that was finished before, too
-    accuracy = f": accuracy {100 * last['accuracy']:.1f} % on set_aside.npz" if "accuracy" in last else ""
-    sys.stdout.write(f"{options.out / 'weights.safetensors'}{accuracy}\n")
+    measured = "set_aside.npz" if aside is not None else f"{trained.examples} examples that it was trained on"
+    sys.stdout.write(f"{options.out / 'weights.safetensors'}: accuracy {100 * trained.accuracy:.1f} % on {measured}\n")
 
 
 def _divide(given: Images, share: float | None, seed: int) -> tuple[Any, Any]:

@@ -1,7 +1,7 @@
 """What a user gives as data, checked once and made into sources; each refusal says what to write instead."""
 
 import logging
-from collections.abc import Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any
 
@@ -71,7 +71,7 @@ def labelled_source(data: Any, name: str) -> Source:
                 f"{name}: labels have dtype {str(labels.dtype).removeprefix('torch.')} and shape {tuple(labels.shape)}: "
                 "give one integer class for each example"
             )
-        if len(examples) != len(labels):
+        if examples.ndim and len(examples) != len(labels):  # what has no axis at all is refused below
             raise InputError(
                 f"{name}: {len(examples)} examples but {len(labels)} labels: give as many of one as of the other"
             )
@@ -140,9 +140,12 @@ def _dataset(data: Any, name: str, *, labelled: bool, instead: str) -> DatasetSo
         keys = [repr(key) for key in data][: 2 if labelled else 1]
         picked = ", ".join(f"data[{key}]" for key in keys)
         raise InputError(f"{name} is a dict: write {name}={f'({picked})' if labelled else picked} instead")
-    if isinstance(data, str | bytes | IterableDataset) or not (
-        isinstance(data, Dataset | Sized) and hasattr(data, "__getitem__")
-    ):
+    if isinstance(data, IterableDataset):
+        raise InputError(
+            f"{name} is an IterableDataset ({type(data).__name__}), which cannot be indexed: give {instead} with arrays or "
+            "tensors, or a map-style Dataset (with __len__ and __getitem__)"
+        )
+    if isinstance(data, str | bytes) or not (isinstance(data, Dataset | Sized) and hasattr(data, "__getitem__")):
         raise InputError(f"{name} is a {type(data).__name__}: give {instead} with arrays or tensors, or a map-style Dataset")
     if not isinstance(data, Sized) or len(data) == 0:
         raise InputError(f"{name} is empty: give at least one example")
@@ -152,9 +155,14 @@ def _dataset(data: Any, name: str, *, labelled: bool, instead: str) -> DatasetSo
 def _array(data: Any, name: str) -> Tensor | np.ndarray[Any, Any]:
     if isinstance(data, Tensor | np.ndarray):
         return check_plain(data, name)
-    raise InputError(
-        f"{name} is a {type(data).__name__}: give a numpy array or a torch tensor, such as np.asarray({name[-1]})"
-    )
+    what, own = f"{name} is a {type(data).__name__}: give", name[-1]
+    if isinstance(data, Mapping) and data:
+        raise InputError(f"{what} one of its arrays, such as {own}[{next(iter(data))!r}]")
+    if isinstance(data, Sequence) or hasattr(data, "__array__"):
+        raise InputError(f"{what} a numpy array or a torch tensor, such as np.asarray({own})")
+    if isinstance(data, Iterable):
+        raise InputError(f"{what} a numpy array or a torch tensor, such as np.asarray(list({own}))")
+    raise InputError(f"{what} a numpy array or a torch tensor")
 
 
 def _checked(examples: Tensor | np.ndarray[Any, Any], name: str, first: int = 0) -> Tensor | np.ndarray[Any, Any]:

@@ -12,8 +12,9 @@ import torch
 from wildood.data.given import unlabelled_source
 from wildood.data.sources import Source
 from wildood.detect.promise import NOT_COMPARED, Promise
-from wildood.detect.use import told_use, used_as
+from wildood.detect.use import NOT_FRESH, SEEN_HOLDOUT, told_use, used_as
 from wildood.errors import InputError
+from wildood.evaluate.mixture import UnknownShare, unknown_share
 from wildood.evaluate.thresholds import (
     check_alpha,
     check_confidence,
@@ -141,6 +142,36 @@ class Detector:
         class it rejects others, for each class has its own threshold and the p-value knows no classes.
         """
         return p_values(self.score(x), self._holdout()[0])
+
+    def unknown_share(self, wild: Any, confidence: float = 0.95) -> UnknownShare:
+        """How much of this traffic is OOD, without a label: its scores compared with those of the holdout.
+
+        The traffic must be fresh and the holdout unseen (`wildood.unknown_share` says why). Refused are traffic that the
+        detector was made from, recognised as a whole (a slice of it is not), and a holdout that may have been trained on.
+
+        Args:
+            wild: examples as they come in service, unlabelled.
+            confidence: of the lower bound.
+
+        >>> import wildood
+        >>> x, model = np.random.default_rng(0).normal(size=(400, 1)).astype("float32"), torch.nn.Linear(1, 2)
+        >>> _ = torch.nn.init.ones_(model.weight)  # energy falls with x
+        >>> detector = wildood.posthoc(model, wildood.EnergyScore(), holdout=x[:200])
+        >>> print(detector.unknown_share(np.concatenate([x[200:], x[:50] - 9])))
+        at least 14.6 % of the wild data is OOD at 95 % confidence (estimate 22.2 %, p = 1.5e-14; 200 ID and 250 wild scores)
+        >>> detector.unknown_share(x[:200])
+        Traceback (most recent call last):
+        wildood.errors.InputError: these examples set the detector's threshold, and what a detector was made from is no
+        sample of what it meets: give later traffic
+        """
+        source = self._source(wild)
+        used = used_as(self.record, source)
+        if used:
+            raise InputError(NOT_FRESH.format(told_use(used)))
+        known = self._holdout()[0]
+        if self.promise is None or not self.promise.unseen:
+            raise InputError(f"{SEEN_HOLDOUT}: call detector.calibrate(holdout) with unseen examples first")
+        return unknown_share(known, self._scores(source), confidence)
 
     def classify(self, x: Any) -> npt.NDArray[np.int64]:
         """The class of each example, even where it would be rejected."""

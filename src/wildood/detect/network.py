@@ -17,6 +17,7 @@ from wildood.data.inputs import InputSpec
 from wildood.data.sources import Source, memory_of
 from wildood.errors import InputError
 from wildood.methods.schedule import IN_ROUNDS, Schedule
+from wildood.models.compiled import plain_name, uncompiled
 from wildood.models.outputs import Classifier, tap_features, try_classifier
 from wildood.train.together import settle
 
@@ -37,11 +38,12 @@ def copy_classifier(
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}: give a torch.nn.Module")
     try:
-        network = copy.deepcopy(model)
+        network = uncompiled(copy.deepcopy(model))
     except (RuntimeError, TypeError) as error:
         raise InputError(f"the model cannot be copied: {error}") from error
     device = settle(network) if trained else None
     network = network if device is None else network.to(device)  # before it is tried: one GPU would hold something of all
+    features = None if features is None else plain_name(features)
     few = source.gather(torch.arange(min(2, len(source))))[0]
     classes = try_classifier(network, few, spec)
     tap = tap_features(network, few, spec, features) if uses_features or features is not None else None

@@ -1,7 +1,7 @@
 """`pretrain`: a classifier and labelled data in, a trained classifier out."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -9,6 +9,7 @@ from torch import nn
 from wildood.data.given import all_labels, check_labels, labelled_source, numbered_like
 from wildood.data.inputs import InputSpec
 from wildood.data.sampling import lent_generator
+from wildood.data.sources import Source
 from wildood.detect.detector import Example
 from wildood.detect.network import (
     check_augmentation,
@@ -19,14 +20,20 @@ from wildood.detect.network import (
     copy_classifier,
     run_record,
 )
+from wildood.detect.preparation import at_most
+from wildood.evaluate.binomial import binomial_cdf
 from wildood.methods.cross_entropy import CrossEntropyObjective
 from wildood.methods.schedule import Schedule
+from wildood.models.outputs import Classifier, evaluating, forward_all
 from wildood.train.identity import check_same
 from wildood.train.loop import OnEpoch, Training
 from wildood.train.monitor import Monitor
-from wildood.train.progress import shown
+from wildood.train.progress import logger, shown
 from wildood.train.run_directory import RunDirectory
 from wildood.train.together import check_together
+
+MEASURED = 10_000  # labelled examples, at most, that the accuracy is measured on where there is no holdout
+BY_LUCK = 0.05  # the p-value above which the accuracy may be that of one answer for all
 
 
 def pretrain(
@@ -42,6 +49,8 @@ def pretrain(
     on_epoch: OnEpoch | None = None,
 ) -> nn.Module:
     """Train a classifier with cross-entropy; the model you pass is copied, never changed.
+
+    A warning says so if the result is no better than always answering the most frequent class.
 
     Args:
         model: any module that maps a batch to logits.
@@ -66,14 +75,44 @@ def pretrain(
     >>> bool((trained(torch.from_numpy(x)).argmax(1).numpy() == y).mean() > 0.9)
     True
     """
-    check_spec(input)
+    return train_classifier(model, labelled, holdout, schedule, input, run_dir, seed, on_epoch, verbose=verbose).model
+
+
+class TrainedClassifier(NamedTuple):
+    """A trained classifier, and how often it is right: on the holdout, or without one on what it was trained on.
+
+    Attributes:
+        model: in evaluation mode.
+        accuracy: the share of these examples that it classifies correctly.
+        examples: how many they are; of `labelled` at most `MEASURED`.
+    """
+
+    model: nn.Module
+    accuracy: float
+    examples: int
+
+
+def train_classifier(
+    model: nn.Module,
+    labelled: Any,
+    holdout: Any,
+    schedule: Schedule | None,
+    spec: InputSpec | None,
+    run_dir: str | Path | None,
+    seed: int,
+    on_epoch: OnEpoch | None = None,
+    *,
+    verbose: bool,
+) -> TrainedClassifier:
+    """`pretrain`, which gives the accuracy as well."""
+    check_spec(spec)
     schedule = check_schedule(schedule, Schedule.pretraining(), looks=False)
     seed = check_seed(seed)
     with shown(verbose=verbose), lent_generator(seed, "pretrain"), torch.inference_mode(mode=False):
         known = labelled_source(labelled, "labelled")
         holdout = numbered_like(labelled, holdout, "holdout")
         unseen = None if holdout is None else Example.of(known).check(labelled_source(holdout, "holdout"), "holdout")
-        classifier, classes = copy_classifier(model, known, input, None, uses_features=False, trained=True)
+        classifier, classes = copy_classifier(model, known, spec, None, uses_features=False, trained=True)
         check_trainable(classifier)
         for name, source in (("labelled", known), ("holdout", unseen)):
             if source is not None:
@@ -87,5 +126,29 @@ def pretrain(
         run = None if run_dir is None else RunDirectory(Path(run_dir), record)
         monitor = None if unseen is None else Monitor(unseen, None, alpha=0.05)
         Training(objective, known, None, schedule, seed, monitor, "last", run, on_epoch).train()
+        name, looked_at = ("labelled", at_most(known, MEASURED, seed)) if unseen is None else ("the holdout", unseen)
+        accuracy = _accuracy(classifier, looked_at, name)
     trained: nn.Module = classifier.model.to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
-    return trained
+    return TrainedClassifier(trained, accuracy, len(looked_at))
+
+
+def _accuracy(classifier: Classifier, source: Source, name: str) -> float:
+    """On these examples, with a warning if it may be that of a classifier that always gives one answer (a sign test)."""
+    answers, labels = [], []
+    with evaluating(classifier):
+        for outputs, truth in forward_all(classifier, source):
+            assert truth is not None  # noqa: S101 - labelled
+            answers.append(outputs.logits.argmax(1).cpu())
+            labels.append(truth.cpu())
+    right, is_frequent = torch.cat(answers) == torch.cat(labels), torch.cat(labels) == torch.cat(labels).mode().values
+    accuracy, frequent = float(right.double().mean()), float(is_frequent.double().mean())
+    only_it, only_frequent = int((right & ~is_frequent).sum()), int((~right & is_frequent).sum())
+    if binomial_cdf(only_frequent, only_it + only_frequent, 0.5) > BY_LUCK:
+        logger.warning(
+            "the classifier is right on %.1f %% of %s, no better than always answering the most frequent class (%.1f %%): "
+            "train longer (--epochs), change the learning rate (--lr), or check the labels and the scaling of the inputs",
+            100 * accuracy,
+            name,
+            100 * frequent,
+        )
+    return accuracy

@@ -17,6 +17,7 @@ from wildood.data.locks import locked
 from wildood.detect.detector import Detector, Example
 from wildood.detect.promise import Promise
 from wildood.errors import DetectorFileError
+from wildood.models.compiled import plain_name, uncompiled
 from wildood.models.features import FeatureTap
 from wildood.models.heads import SHIPPED as HEADS
 from wildood.models.outputs import Classifier
@@ -127,11 +128,13 @@ def _build(
 ) -> Detector:
     """The detector that the JSON describes, with these weights."""
     network = _network(content["model"], model, directory)
-    _load_weights(network.load_state_dict, _part(tensors, "model"), directory)
+    # Older files of compiled models have the names of their wrappers.
+    weights = {plain_name(name): tensor for name, tensor in _part(tensors, "model").items()}
+    _load_weights(network.load_state_dict, weights, directory)
     spec = None if content["input"] is None else InputSpec.from_dict(content["input"])
     if spec is not None:  # as when it was made: in another layout, a convolution may round otherwise
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    tap = None if content["tap"] is None else FeatureTap(**content["tap"])
+    tap = None if content["tap"] is None else FeatureTap(plain_name(content["tap"]["layer"]), content["tap"]["side"])
     if tap is not None and tap.layer not in dict(network.named_modules()):
         raise DetectorFileError(
             f"the model that was passed has no layer {tap.layer!r}: pass the architecture it was made with"
@@ -216,7 +219,7 @@ def _network(described: dict[str, Any], model: nn.Module | Callable[[], nn.Modul
     network = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
     if not isinstance(network, nn.Module):
         raise DetectorFileError(f"model() returned a {type(network).__name__}: it must build an nn.Module")
-    return network
+    return uncompiled(network)
 
 
 def _unset(build: Callable[[], _Module]) -> _Module:

@@ -6,6 +6,10 @@ from typing import Any
 
 from wildood.data.sources import ArraySource, DatasetSource, Part, Source
 
+NOT_FRESH = "these examples {}, and what a detector was made from is no sample of what it meets: give later traffic"
+SEEN_HOLDOUT = (
+    "the ID scores of this detector are of examples that the classifier may have trained on, and fresh ID data scores higher"
+)
 USES = {"threshold": "set the detector's threshold", "holdout": "were the detector's holdout"}
 
 

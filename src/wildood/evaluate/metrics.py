@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -168,9 +169,7 @@ def rejection_rate(scores: Scores, threshold: float) -> float:
     >>> rejection_rate([0.0, 1.0, 2.0, 3.0], threshold=0.5)
     0.75
     """
-    if math.isnan(threshold):
-        raise InputError("the threshold is NaN: give a number")
-    return float(np.mean(flat_scores(scores, "the") > threshold))
+    return float(np.mean(flat_scores(scores, "the") > check_threshold(threshold)))
 
 
 def accuracy(predicted: npt.ArrayLike, labels: npt.ArrayLike) -> float:
@@ -179,7 +178,7 @@ def accuracy(predicted: npt.ArrayLike, labels: npt.ArrayLike) -> float:
     >>> accuracy([0, 1, -1, 1], [0, 1, 2, 2])
     0.5
     """
-    given, expected = np.asarray(predicted), np.asarray(labels)
+    given, expected = as_array(predicted, "the predictions"), as_array(labels, "the labels")
     if given.shape != expected.shape or given.size == 0:
         raise InputError(f"{given.shape} predictions for {expected.shape} labels: give as many of one as of the other")
     return float(np.mean(given == expected))
@@ -228,7 +227,7 @@ def _rank(tpr: float, count: int) -> int:
 
 def _sorted(scores: Scores, what: str) -> Ordered:
     """The scores in order, checked as `flat_scores` does, in their own precision if it is one of the usual two."""
-    given = np.asarray(scores)
+    given = as_array(scores, f"{what} scores")
     if given.dtype != np.float32 or given.ndim != 1 or not given.size:
         return np.sort(flat_scores(given, what))
     ordered: Ordered = np.sort(given)
@@ -254,9 +253,54 @@ def flat_scores(scores: Scores, what: str) -> npt.NDArray[np.float64]:
     >>> flat_scores([1, 2], "ID")
     array([1., 2.])
     """
-    flat = np.asarray(scores, dtype=np.float64)
+    flat = as_numbers(scores, f"{what} scores")
     if flat.ndim != 1 or flat.size == 0:
         raise InputError(f"{what} scores have shape {flat.shape}: give one number per example, at least one example")
     if np.isnan(flat).any():
         raise InputError(f"{what} scores contain NaN: look at the model's outputs before measuring")
     return flat
+
+
+def as_numbers(values: Any, what: str) -> npt.NDArray[np.float64]:
+    """Real numbers as float64; text, dates, objects and complex numbers are refused.
+
+    >>> as_numbers(["a"], "the scores")
+    Traceback (most recent call last):
+    wildood.errors.InputError: the scores have dtype <U1: give real numbers
+    """
+    array = as_array(values, what)
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{what} have dtype {array.dtype}: give real numbers")
+    return array.astype(np.float64, copy=False)
+
+
+def as_array(values: Any, what: str) -> npt.NDArray[Any]:
+    """Values as numpy reads them; of a torch tensor without its gradient, on the CPU, bfloat16 and the like as float32.
+
+    >>> import torch
+    >>> as_array(torch.tensor([1.5], dtype=torch.bfloat16, requires_grad=True), "scores")
+    array([1.5], dtype=float32)
+    """
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        values = values.float() if values.is_floating_point() and values.dtype.itemsize < 4 else values
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise InputError(f"{what} do not make rows of equal length: give as many numbers in each") from error
+    except (TypeError, RuntimeError) as error:  # a list of tensors with gradients, a sparse tensor
+        raise InputError(f"{what} cannot be read as an array: give a numpy array, or one dense tensor") from error
+
+
+def check_threshold(threshold: Any) -> float:
+    """One number that scores can be compared with.
+
+    >>> check_threshold(np.float32(0.5))
+    0.5
+    """
+    number = as_array(threshold, "the threshold")
+    if number.ndim or number.dtype.kind not in "fiu":
+        raise InputError(f"the threshold is a {type(threshold).__name__}: give a number")
+    if np.isnan(number):
+        raise InputError("the threshold is NaN: give a number")
+    return float(number)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from wildood.errors import InputError
 from wildood.evaluate.binomial import hypergeometric_tail, in_percent, log_choose, lower_limit, upper_limit
-from wildood.evaluate.metrics import flat_scores
+from wildood.evaluate.metrics import as_numbers, check_threshold, flat_scores
 from wildood.evaluate.thresholds import check_confidence
 
 Floats = npt.NDArray[np.float64]
@@ -51,8 +51,11 @@ class UnknownShare:
 def unknown_share(id_scores: npt.ArrayLike, wild_scores: npt.ArrayLike, confidence: float = 0.95) -> UnknownShare:
     """A lower confidence bound on pi, an estimate of it, and a test of whether there is any OOD in the wild data.
 
-    Give scores of ID examples and of wild examples that no training has seen and that have chosen nothing; or several
-    scores of the same examples, as rows of two 2-D arrays. What is said holds for finite samples, tied scores included.
+    Give scores of ID examples and of wild examples; or several scores of the same examples, as rows of two 2-D arrays.
+    What is said holds for finite samples, tied scores included, if no training has seen any of these examples and they have
+    chosen nothing: neither the ID examples nor the wild ones. Scores do not show whether that is so, and it is not
+    checked: of traffic that the detector was trained on, OOD is found where there is none. `Detector.unknown_share` takes
+    the examples themselves and refuses what the detector was made from.
 
     Bound and test. Let t be the k-th smallest of n ID scores. For continuous scores u = P_in(s <= t) has the law
     Beta(k, n - k + 1), and ties only add to it. Of m wild scores W are at most t, and as P_wild(s <= t) >= (1 - pi) u,
@@ -143,15 +146,15 @@ def fpr_by_share(
 
     The band comes from the exact limits of W and of TPR, each of the four at (1 - confidence) / 4, whatever pi is. The
     threshold may be any that does not depend on the wild scores: one fixed before, or an order statistic of these ID
-    scores at a rank fixed before, such as `conformal_threshold`'s. No value of R1 can be had without a value of pi.
+    scores at a rank fixed before, such as `conformal_threshold`'s. No value of R1 can be had without a value of pi. As for
+    `unknown_share`, no training may have seen any of these examples, which is not checked.
 
     >>> known, caught, missed = np.linspace(0, 1, 9000), np.full(700, 2.0), np.zeros(300)
     >>> print(fpr_by_share(known, np.concatenate([known, caught, missed]), threshold=0.95, share=[0.05, 0.1]))
     FPR, with its 95 % band: pi = 0.05 is refuted; 30 % (18.1 to 41.9) if pi = 0.1
     """
     known, wild, shares = flat_scores(id_scores, "ID"), flat_scores(wild_scores, "wild"), check_share(share)
-    if math.isnan(threshold):
-        raise InputError("the threshold is NaN: give a number")
+    threshold = check_threshold(threshold)
     level = (1 - check_confidence(confidence)) / 4
     n, m = len(known), len(wild)
     in_id, in_wild = int(np.sum(known <= threshold)), int(np.sum(wild <= threshold))
@@ -175,9 +178,10 @@ def check_share(share: npt.ArrayLike) -> Floats:
     >>> check_share([0.1, 1])
     array([0.1, 1. ])
     """
-    shares = np.asarray(share, dtype=np.float64)
-    if not np.all((shares > 0) & (shares <= 1)):
-        raise InputError(f"share is {shares}: give values of pi above 0 and at most 1")
+    shares = as_numbers(share, "shares")
+    outside = ~((shares > 0) & (shares <= 1))
+    if np.any(outside):
+        raise InputError(f"share is {shares[outside][0]:g}: give values of pi above 0 and at most 1")
     return shares
 
 
@@ -265,11 +269,6 @@ def _largest_share(evidence: list[_Evidence], level: float, low: float) -> float
 
 def _rows(scores: npt.ArrayLike, what: str) -> list[Floats]:
     """Each score's values, sorted; a flat array is one score."""
-    try:
-        given = np.asarray(scores, dtype=np.float64)
-    except ValueError as error:
-        raise InputError(
-            f"{what} scores do not make rows of equal length: give every score for the same examples"
-        ) from error
+    given = as_numbers(scores, f"{what} scores")
     rows = given if given.ndim > 1 and len(given) else [given]
     return [np.sort(flat_scores(row, what)) for row in rows]

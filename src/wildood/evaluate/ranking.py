@@ -1,19 +1,22 @@
 """Which of several trained candidates to deploy, without a single OOD label (the paper's Appendix C)."""
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from wildood.errors import InputError
 from wildood.evaluate.binomial import binomial_cdf, in_percent, lower_limit, upper_limit
-from wildood.evaluate.metrics import flat_scores
+from wildood.evaluate.metrics import as_array, flat_scores
 from wildood.evaluate.mixture import Floats, check_share
 from wildood.evaluate.thresholds import check_confidence, conformal_threshold, threshold_rank
 
 Mask = npt.NDArray[np.bool_]
+LEVELS = tuple(0.5**halvings for halvings in range(1, 40))  # how often the luck of the thresholds may be misjudged
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,9 @@ class Place:
         wild_accepted: the share of the wild holdout that it accepts there: (1 - pi) TPR + pi FPR, so less is better.
         accuracy: on the ID holdout.
         eligible: whether its accuracy is good enough; those for which it is not come last.
-        p_value: exact and paired, for "the first accepts no less wild data than this one at these thresholds".
+        p_value: of "at a false-alarm rate of alpha, the first accepts no less wild data than this one"; 1 for the first
+            itself. It accounts for the choice of the first, for the number of candidates and for the luck of the thresholds:
+            of all p-values of true statements, some one is at most p with probability at most p.
 
     >>> Place("lr 0.1", 0, threshold=2.5, wild_accepted=0.88, accuracy=0.95, eligible=True, p_value=1.0).wild_accepted
     0.88
@@ -69,8 +74,7 @@ class Ranking:
     Attributes:
         places: one for each candidate.
         separated: whether the FPR of the first is surely the lowest of the eligible ones', whatever pi is: neither the luck
-            of the wild draw nor that of the thresholds explains its lead (`paired_excess_fpr` is 0 for all pi). A p-value of
-            a place says less: that the first accepts less wild data at the thresholds as they came out.
+            of the wild draw nor that of the thresholds explains its lead (`paired_excess_fpr` is 0 for all pi).
         confidence: of that, and of the bounds on the excess.
         holdout: how many ID examples it rests on.
         wild: how many wild examples it rests on.
@@ -179,7 +183,7 @@ def rank_candidates(
     least_tpr = lower_limit(threshold_rank(n, alpha), n, wrong / (4 * len(seen)))
     excess_tpr = [upper_limit(int(one.accepted_id.sum()), n, wrong / (4 * len(seen))) - least_tpr for one in rivals]
     excess_accepted = [_most_more(first.accepted_wild, one.accepted_wild, wrong / (4 * len(rivals))) for one in rivals]
-    p_values = [1.0 if i == order[0] else _sign_test(first.accepted_wild, seen[i].accepted_wild) for i in order]
+    p_values = [1.0, *(_p_value(first, seen[i], alpha, len(seen), sum(eligible)) for i in order[1:])]
     return Ranking(
         places=tuple(
             Place(candidates[i].name, i, seen[i].threshold, seen[i].wild_share, seen[i].accuracy, eligible[i], p_value)
@@ -200,6 +204,8 @@ class _Seen:
     """A candidate's verdicts at its own threshold."""
 
     name: str
+    id_scores: Floats  # sorted
+    wild_scores: Floats
     threshold: float
     accepted_id: Mask
     accepted_wild: Mask
@@ -209,13 +215,13 @@ class _Seen:
     def of(cls, candidate: Candidate, alpha: float) -> "_Seen":
         known = flat_scores(candidate.id_scores, f"{candidate.name}: ID")
         wild = flat_scores(candidate.wild_scores, f"{candidate.name}: wild")
-        correct = np.asarray(candidate.correct)
+        correct = as_array(candidate.correct, f"{candidate.name}: `correct`")
         if correct.dtype != np.bool_ or correct.shape != known.shape:
             raise InputError(
                 f"{candidate.name}: `correct` is no mask: give True or False for each of {len(known)} ID scores"
             )
         threshold = conformal_threshold(known, alpha)
-        return cls(candidate.name, threshold, known <= threshold, wild <= threshold, correct)
+        return cls(candidate.name, np.sort(known), wild, threshold, known <= threshold, wild <= threshold, correct)
 
     @property
     def wild_share(self) -> float:
@@ -226,10 +232,44 @@ class _Seen:
         return float(self.correct.mean())
 
 
-def _sign_test(first: Mask, other: Mask) -> float:
-    """McNemar's, one-sided, exact: only_first ~ Binomial(those with two verdicts, 1/2) if both accept equally much."""
-    only_first, differ = int(np.sum(first & ~other)), int(np.sum(first != other))
-    return binomial_cdf(only_first, differ, 0.5)
+def _p_value(first: _Seen, other: _Seen, alpha: float, candidates: int, eligible: int) -> float:
+    """Of "where each accepts 1 - alpha of all ID data, the first accepts no less wild data than the other".
+
+    Let G candidates be ranked, k of them eligible, and q be the (1 - alpha)-quantile of a candidate's ID scores. An error of
+    2 a is shared between ID and wild data. An order statistic of the first's ID scores is at least its q, and one of the
+    other's at most its q: each of G + k such limits fails with probability at most a / (G + k). Between what the two
+    accept at these thresholds there is McNemar's test, exact and one-sided: of the wild examples that one of them
+    accepts, the first's are Binomial(all, 1/2) if both accept equally much. Any of the k eligible candidates might have
+    come first, so each of k (G - 1) tests has a level of a / (k (G - 1)). The p-value is the smallest 2 a at which the
+    other is rejected, among the values of `LEVELS` and the p-values of the tests.
+    """
+
+    def wild_error(place: int) -> float:
+        low, high = _ranks_around(len(first.id_scores), alpha, LEVELS[place] / (candidates + eligible))
+        if low < 1 or high > len(first.id_scores):
+            return 1.0
+        ours, theirs = first.wild_scores <= first.id_scores[high - 1], other.wild_scores <= other.id_scores[low - 1]
+        only_first, differ = int(np.sum(ours & ~theirs)), int(np.sum(ours != theirs))
+        return eligible * (candidates - 1) * binomial_cdf(only_first, differ, 0.5)
+
+    # The stricter the limits on the thresholds, the larger the test's p-value: they meet in between.
+    meet = bisect_left(range(len(LEVELS)), True, key=lambda place: wild_error(place) > LEVELS[place])
+    around = range(max(0, meet - 1), min(meet + 1, len(LEVELS)))
+    return min(1.0, *(2 * max(LEVELS[place], wild_error(place)) for place in around))
+
+
+@lru_cache(maxsize=1 << 12)
+def _ranks_around(examples: int, alpha: float, level: float) -> tuple[int, int]:
+    """Ranks of ID scores, the first not above the (1 - alpha)-quantile and the second not below; each fails with `level`.
+
+    Where there are too few scores for it, the first is 0 and the second is one more than there are.
+
+    >>> _ranks_around(1000, 0.05, 0.01), _ranks_around(20, 0.05, 0.01)
+    ((933, 966), (16, 21))
+    """
+    below = bisect_right(range(examples), level, key=lambda count: binomial_cdf(count, examples, 1 - alpha))
+    above = bisect_right(range(examples), level, key=lambda count: binomial_cdf(count, examples, alpha))
+    return below, examples + 1 - above
 
 
 def _most_more(first: Mask, other: Mask, level: float) -> float:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from wildood.errors import InputError
 from wildood.evaluate.binomial import binomial_cdf
-from wildood.evaluate.metrics import flat_scores
+from wildood.evaluate.metrics import as_array, flat_scores
 
 
 def check_alpha(alpha: float) -> float:
@@ -122,7 +122,7 @@ def thresholds_by_class(
     >>> thresholds_by_class([1, 2, 3, 10, 20, 30], predicted=[0, 0, 0, 1, 1, 1], classes=2, alpha=0.25)
     array([ 3., 30.])
     """
-    known, groups = flat_scores(scores, "holdout"), np.asarray(predicted)
+    known, groups = flat_scores(scores, "holdout"), as_array(predicted, "predicted classes")
     if groups.shape != known.shape:
         raise InputError(f"{groups.shape} predicted classes for {known.shape} holdout scores: give one for each")
     if not np.issubdtype(groups.dtype, np.integer) or groups.min() < 0 or groups.max() >= classes:

@@ -12,7 +12,7 @@ from wildood.report import figures
 from wildood.report.gallery import Pictures, gallery
 from wildood.report.page import Panel, Section, code, note, page, table
 from wildood.report.sections import making_section, training_section
-from wildood.report.tables import COLUMNS, cells
+from wildood.report.tables import COLUMNS, best_cells, cells
 
 BEFORE, AFTER = "energy", "WOODS"
 IN_ROC = ("max-softmax", "energy", "WOODS", "WOODS-alt")  # as many as a reader can tell apart
@@ -38,12 +38,12 @@ def comparison_page(results: Sequence[Outcome], parts: Parts, command: str) -> s
     comparison = Panel(
         "Ways to find unknowns, from the same classifier",
         f"In percent, on {tested}; {spread}.",
-        table(["method", *COLUMNS.values()], cells(means), strong=list(means).index(AFTER))
+        table(["method", *COLUMNS.values()], cells(means), best=best_cells(means))
         + note(
             "Max-softmax, ODIN, Mahalanobis and energy leave the classifier as it is; the others train it further on "
             "unlabelled traffic. “Caught” is the share of unknowns, “false alarms” the share of the known rejected at the "
             "deployed threshold. FPR95 is the share of unknowns accepted when 95 % of the known are accepted. ↑ higher is "
-            "better, ↓ lower is better. In bold: the default method. The promised rate is an average over many "
+            "better, ↓ lower is better. In bold: the best of each column. The promised rate is an average over many "
             "holdouts: one holdout of 100 or 200 examples may give somewhat more."
         ),
     )

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wildood.detect.detector import Detector
-from wildood.detect.use import told_use
+from wildood.detect.use import NOT_FRESH, SEEN_HOLDOUT, told_use
 from wildood.evaluate.binomial import Share
 from wildood.evaluate.mixture import FprByShare, UnknownShare, fpr_by_share, unknown_share
 from wildood.evaluate.thresholds import p_values
@@ -15,11 +15,7 @@ from wildood.experiments.promise_check import PromiseCheck, check_on_known, chec
 
 Floats = npt.NDArray[np.float64]
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0)  # values of pi for which the FPR is told
-UNTRUSTED = (
-    "the ID scores of this detector are of examples that the classifier may have trained on, and fresh ID data scores "
-    "higher: calibrate it on unseen examples, or give some with --id"
-)
-USED = "these examples {}, and what a detector was made from is no sample of what it meets: give later traffic"
+UNTRUSTED = f"{SEEN_HOLDOUT}: calibrate it on unseen examples, or give some with --id"
 
 
 @dataclass(frozen=True)
@@ -32,6 +28,8 @@ class Inspection:
         known_name: what these are: "holdout" or "--id".
         untested: why the share of unknowns was not tested; empty if it was.
         unknown: what is known about that share; None if it was not tested.
+        least_possible: a lower bound on that share that holds jointly with the band of the FPR: each of the two may fail
+            with half of 1 - confidence. It is at most `unknown.bound`, which holds alone.
         rejected: the share of the traffic that is rejected.
         promise: whether the promised false-alarm rate still looks true.
         can_tell_fpr: whether the band of the FPR would hold.
@@ -43,6 +41,7 @@ class Inspection:
     known_name: str
     untested: str
     unknown: UnknownShare | None
+    least_possible: float
     rejected: Share
     promise: PromiseCheck
     can_tell_fpr: bool
@@ -63,16 +62,17 @@ class Inspection:
     def fpr(self, shares: npt.ArrayLike | None = None) -> FprByShare | None:
         """The share of OOD accepted for each pi that might be the true one, with its band.
 
-        A pi below the lower bound is refuted, whatever the band would allow. Unless values of pi are given, they are
-        `SHARES` and the bound.
+        With probability `confidence` the true pi is possible and its FPR is in the band, both: each of them is held at
+        (1 + confidence) / 2. A pi below `least_possible` is refuted, whatever the band would allow. Unless values of pi are
+        given, they are `SHARES` and that bound.
         """
         if not self.can_tell_fpr or self.known is None or self.unknown is None:
             return None
-        bound = self.unknown.bound
+        least = self.least_possible
         if shares is None:
-            shares = sorted({*SHARES, *([bound] if bound > 0 else [])})
-        told = fpr_by_share(self.known.margins, self.traffic.margins, 0.0, shares, self.confidence)
-        return replace(told, possible=told.possible & (told.share >= bound))
+            shares = sorted({*SHARES, *([least] if least > 0 else [])})
+        told = fpr_by_share(self.known.margins, self.traffic.margins, 0.0, shares, _half(self.confidence))
+        return replace(told, possible=told.possible & (told.share >= least), confidence=self.confidence)
 
     @property
     def says(self) -> str:
@@ -107,10 +107,11 @@ def inspected(
     """
     name = "holdout" if known is None else "--id"
     reference = known if known is not None else _unseen_holdout(detector)
-    untested = USED.format(told_use(used_as)) if used_as else "" if reference is not None else UNTRUSTED
-    unknown = None
+    untested = NOT_FRESH.format(told_use(used_as)) if used_as else "" if reference is not None else UNTRUSTED
+    unknown, least = None, 0.0
     if reference is not None and not untested:
         unknown = unknown_share(reference.scores, traffic.scores, confidence)
+        least = unknown_share(reference.scores, traffic.scores, _half(confidence)).bound
     rejected = Share.of(traffic.rejected, confidence)
     check = (
         check_on_traffic(detector.promise, None if used_as else rejected, confidence)
@@ -119,7 +120,12 @@ def inspected(
     )
     # The share accepted below thresholds of several classes is no order statistic of the holdout that set them.
     can_tell = unknown is not None and (known is not None or detector.class_thresholds is None)
-    return Inspection(traffic, reference, name, untested, unknown, rejected, check, can_tell, confidence)
+    return Inspection(traffic, reference, name, untested, unknown, least, rejected, check, can_tell, confidence)
+
+
+def _half(confidence: float) -> float:
+    """The confidence of each of two statements that hold jointly with this one."""
+    return (1 + confidence) / 2
 
 
 def _unseen_holdout(detector: Detector) -> Answers | None:

@@ -129,8 +129,7 @@ def _histogram(detector: Detector, found: Inspection) -> list[Panel]:
 
 def _fpr(found: Inspection) -> list[Panel]:
     """How much of the unknown gets through: a curve over pi, never one number."""
-    bound = 0.0 if found.unknown is None else found.unknown.bound
-    told = found.fpr()
+    bound, told = found.least_possible, found.fpr()
     if told is None:
         return []
     fits = told.possible[told.share <= 0.5].any()
@@ -161,7 +160,11 @@ def _fpr(found: Inspection) -> list[Panel]:
     if not found.found and not fits:
         # More is accepted than of the known, which only unknowns that are all accepted could explain, and only if many.
         says += " No π up to 50 % fits: known traffic is not like what it is compared with, it seems."
-    sure = f"The band holds for all π together, in {100 * told.confidence:g} % of all draws."
+    each = 50 * (1 + told.confidence)
+    sure = (
+        f"In {100 * told.confidence:g} % of all draws the true π is not refuted and its value is in the band, both: each of "
+        f"the two holds at {each:g} % confidence, and so does the lower bound on π in this panel."
+    )
     return [Panel("Unknowns that get through", says, drawn.svg + table(["if π is", "accepted", "band"], rows) + note(sure))]
 
 

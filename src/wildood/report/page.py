@@ -1,6 +1,6 @@
 """The page: one self-contained HTML file, for a wide screen, a phone and paper, light and dark."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from string import Template
@@ -42,8 +42,13 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
     )
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], strong: int | None = None) -> str:
-    """A table of text; its first column names the rows, and row number `strong` stands out.
+def table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    strong: int | None = None,
+    best: Collection[tuple[int, int]] = (),
+) -> str:
+    """A table of text; its first column names the rows. Row number `strong` is bold, and each (row, column) of `best`.
 
     >>> table(["method", "FPR95"], [["energy", "13.1"]])
     '<div class="table"><table><thead><tr><th scope="col">method</th><th scope="col">FPR95</th></tr></thead><tbody><tr><th
@@ -52,7 +57,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], strong: int | No
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
     body = "".join(
         f'<tr{" class=strong" if number == strong else ""}><th scope="row">{escape(name)}</th>'
-        + "".join(f"<td>{escape(cell).replace('± ', '±&nbsp;')}</td>" for cell in cells)
+        + "".join(
+            f"<td{' class=best' if (number, column) in best else ''}>{escape(cell).replace('± ', '±&nbsp;')}</td>"
+            for column, cell in enumerate(cells, start=1)
+        )
         + "</tr>"
         for number, (name, *cells) in enumerate(rows)
     )
@@ -125,7 +133,7 @@ th:first-child { text-align: left; }
 thead th { border-bottom: 2px solid var(--faint); font-weight: 600; vertical-align: bottom; }
 tbody th { font-weight: 400; }
 tbody tr { border-bottom: 1px solid var(--grid); }
-tr.strong th, tr.strong td { font-weight: 700; }
+tr.strong th, tr.strong td, td.best { font-weight: 700; }
 @media (max-width: 34rem) { th, td { white-space: normal; padding-right: 0.3rem; } table { font-size: 0.72rem; } }
 .note { margin: 0.6rem 0 0; max-width: 46rem; font-size: 0.9rem; }
 .pictures { display: flex; flex-wrap: wrap; gap: 0.75rem; }

@@ -24,6 +24,21 @@ def cells(summary: Summary) -> list[list[str]]:
     return [[method, *(_cell(*metrics[name]) for name in COLUMNS)] for method, metrics in summary.items()]
 
 
+def best_cells(summary: Summary) -> set[tuple[int, int]]:
+    """The (row, column) of the best mean of each column in `cells`, and of those that are printed with the same digits.
+
+    >>> sorted(best_cells({"a": dict.fromkeys(COLUMNS, (0.50001, 0.01)), "b": {**dict.fromkeys(COLUMNS, (0.5, 0.01)),
+    ...                                                                        "fpr95": (0.2, 0.01)}}))
+    [(0, 1), (0, 2), (0, 4), (0, 5), (1, 1), (1, 2), (1, 3), (1, 4), (1, 5)]
+    """
+    found = set()
+    for column, (name, title) in enumerate(COLUMNS.items(), start=1):
+        means = [float(_cell(metrics[name][0], math.nan)) for metrics in summary.values()]
+        best = max(means) if title.endswith("↑") else min(means)
+        found |= {(row, column) for row, mean in enumerate(means) if mean == best}
+    return found
+
+
 def plots_installed() -> bool:
     """Whether figures and pages can be made: they need the `[plots]` extra.
 
