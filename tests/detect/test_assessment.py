@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 import pytest
+import torch
 
 import wildood
 from wildood.cli.show import described
@@ -12,6 +13,7 @@ from wildood.detect.assessment import Assessment
 from wildood.detect.preparation import set_aside_wild
 from wildood.detect.storage import read_description
 from wildood.evaluate.selection import Comparison
+from wildood.evaluate.thresholds import tied_scores
 from wildood.scores.energy import EnergyScore
 
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
@@ -141,3 +143,26 @@ def test_traffic_that_was_memorised_is_warned_of(trained_on, rejected_of_trained
     found = Assessment(BETTER, False, "wild", 400, 0.28, 1e-9, trained_on, rejected_of_trained)
     said = [text for text in found.warnings if text.startswith("the detector rejects 45.8 % of the wild data that it was")]
     assert len(said) == len(found.warnings) == warned
+
+
+@pytest.mark.parametrize(("score", "scale", "tied"), [(wildood.MaxSoftmax(), 1e4, 300), (EnergyScore(), 0.0, 300)])
+def test_a_score_that_ties_is_warned_of_and_recorded(trained, toy, score, scale, tied, caplog):
+    model = trained()
+    with torch.no_grad():
+        for parameter in model.head.parameters():
+            parameter.mul_(scale)
+    detector = wildood.posthoc(model, score, holdout=toy.test)
+    (warning,) = detector.warnings
+    assert warning.startswith(f"{tied} of the 300 holdout examples have the same score")
+    assert warning in caplog.text
+
+
+def test_a_tie_at_the_top_lets_the_threshold_reject_nothing():
+    assert tied_scores(np.append(np.arange(90), [200.0] * 10), alpha=0.05).startswith("10 of the 100 holdout examples")
+    assert tied_scores(np.append(np.arange(96), [200.0] * 4), alpha=0.05) == ""
+    assert tied_scores(np.arange(100), alpha=0.05, confidence=0.99) == ""
+
+
+def test_a_new_threshold_drops_the_warning_of_the_old_one(woods, toy):
+    woods.record["ties"] = "all tie"
+    assert woods.calibrate(toy.test).warnings == [text for text in woods.warnings if text != "all tie"]

@@ -11,7 +11,7 @@ import tyro
 
 from wildood.cli.options import named, parse
 from wildood.cli.printing import say_named
-from wildood.detect.detector import told_threshold
+from wildood.detect.detector import told_threshold, warnings_of
 from wildood.detect.promise import Promise
 from wildood.detect.storage import read_description
 from wildood.report.tables import settings_text
@@ -62,8 +62,8 @@ def described(content: dict[str, Any]) -> dict[str, str]:
 
 
 def _warnings(record: dict[str, Any]) -> dict[str, str]:
-    """What data set aside said against it, numbered if there is more."""
-    said = record.get("assessment", {}).get("warnings", [])
+    """What its record says against it, numbered if there is more."""
+    said = warnings_of(record)
     return {f"warning {number}" if len(said) > 1 else "warning": text for number, text in enumerate(said, 1)}
 
 

@@ -1,6 +1,8 @@
 """Detector: a classifier that knows what it does not know."""
 
 import copy
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -22,12 +24,14 @@ from wildood.evaluate.thresholds import (
     conformal_threshold,
     p_values,
     thresholds_by_class,
+    tied_scores,
 )
 from wildood.models.outputs import Classifier, each_output
 from wildood.scores.score import Score, score_all
 from wildood.train.history import Row
 
 UNKNOWN: Final = -1
+_LOGGER = logging.getLogger("wildood")
 
 
 @dataclass(frozen=True)
@@ -263,7 +267,10 @@ class Detector:
         threshold, each = conformal_threshold(scores, alpha, confidence), None
         if promise.by_class:
             each = thresholds_by_class(scores, classes, self._class_count(), alpha, confidence)
-        kept = {name: value for name, value in self.record.items() if name != "not_by_class"}
+        kept = {name: value for name, value in self.record.items() if name not in {"not_by_class", "ties"}}
+        if ties := tied_scores(scores, alpha, confidence):
+            _LOGGER.warning("%s", ties)
+            recorded["ties"] = ties
         vars(self).update(  # in one moment: no other thread sees a part of it
             threshold=threshold,
             class_thresholds=each,
@@ -297,6 +304,11 @@ class Detector:
         return save_detector(self, Path(directory))
 
     @property
+    def warnings(self) -> list[str]:
+        """What to know before this detector is deployed, one sentence each; empty if there is nothing."""
+        return warnings_of(self.record)
+
+    @property
     def told_threshold(self) -> str:
         """The threshold, to be read; where each predicted class has its own, their number and range."""
         return told_threshold(self.threshold, self.class_thresholds)
@@ -328,6 +340,15 @@ def told_threshold(threshold: float, class_thresholds: npt.ArrayLike | None = No
         return f"{threshold:.6g}"
     each = np.asarray(class_thresholds)
     return f"one for each of {len(each)} predicted classes, from {each.min():.6g} to {each.max():.6g}"
+
+
+def warnings_of(record: Mapping[str, Any]) -> list[str]:
+    """What a detector's record says against it: what data set aside showed, and scores that tie.
+
+    >>> warnings_of({"ties": "90 of the 100 holdout examples have the same score", "assessment": {"warnings": []}})
+    ['90 of the 100 holdout examples have the same score']
+    """
+    return [*record.get("assessment", {}).get("warnings", []), *filter(None, [record.get("ties")])]
 
 
 def examples_of(holdout: Any) -> Any:

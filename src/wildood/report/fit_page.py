@@ -58,8 +58,7 @@ def fit_page(detector: Detector, before: Detector, given: Given, command: str, s
 def _lead(detector: Detector, seen: dict[str, Seen], given: Given) -> str:
     rejected = {key: Share.of(each.wild_rejected, CONFIDENCE) for key, each in seen.items()}
     known = in_percent(float(np.mean(seen["after"].known_rejected)))
-    warned = detector.record.get("assessment", {}).get("warnings", [])
-    warnings = "".join(f"<p><strong>Warning:</strong> {escape(text)}.</p>" for text in warned)
+    warnings = "".join(f"<p><strong>Warning:</strong> {escape(text)}.</p>" for text in detector.warnings)
     return (
         f"{warnings}<p>Of {len(given.wild)} wild examples that training did not see, this detector says “unknown” to "
         f"<strong>{in_percent(rejected['after'].value)}</strong> ({rejected['after'].limits} at {100 * CONFIDENCE:g} % "
