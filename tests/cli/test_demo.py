@@ -197,7 +197,7 @@ def test_the_examples_are_the_test_scans_with_the_known_ones_first(done, place):
 
 
 def test_the_page_holds_the_numbers_of_the_table(done, place):
-    page = (place / "X" / "report.html").read_text(encoding="utf-8")
+    page = (place / "X" / "report.html").read_text(encoding="utf-8").replace("<td class=best>", "<td>")
     for method, cells in table_in(done.stdout).items():
         assert f'<th scope="row">{method}</th>' + "".join(f"<td>{cell}</td>" for cell in cells) in page
 
