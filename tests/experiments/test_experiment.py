@@ -19,9 +19,9 @@ def test_hash_of_an_experiment_stays_what_it_is():
     published = dataclasses.asdict(Woods.as_published(gamma=1.1, mu2=2.0))
     schedule = Schedule(epochs=100, lr=1e-3, decay="milestones", duals="epoch", epoch="shortest")
     experiment = Experiment(
-        "cifar10", ("svhn",), "svhn", 0.1, "woods", published, schedule, start="weights/a.safetensors", seed=3
+        "cifar10", ("svhn",), "svhn", 0.1, "woods", published, schedule, start="weights/a.safetensors", keep="best", seed=3
     )
-    assert experiment.name == "4b474e936c37"
+    assert experiment.name == "16a1540e9e6c"
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_hash_of_an_experiment_stays_what_it_is():
         {"schedule": Schedule(steps=50)},
         {"test": ("svhn", "textures")},
         {"protocol": "as_published"},
-        {"keep": "last"},
+        {"keep": "best"},
         {"model_settings": {"depth": 16}},
         {"start": "all"},
         {"pretraining": Schedule(epochs=1)},

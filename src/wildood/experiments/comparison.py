@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import nn
@@ -86,13 +86,15 @@ def detector_of(
     parts: Parts,
     spec: InputSpec,
     seed: int,
-    keep: Literal["best", "last"] = "best",
 ) -> Detector:
-    """What a method makes of a starting classifier and the parts of a seed, be it a score or a training recipe."""
+    """What a method makes of a starting classifier and the parts of a seed, be it a score or a training recipe.
+
+    The last epoch is deployed: a row is its method, whatever data set aside says of it.
+    """
     given: dict[str, Any] = {"labelled": parts.labelled, "wild": parts.wild, "holdout": parts.holdout}
     if isinstance(method, Score):
         return posthoc(model, method, **given, input=spec, seed=seed)
-    return fit(model, method=method, **given, input=spec, seed=seed, keep=keep, verbose=False)
+    return fit(model, method=method, **given, input=spec, seed=seed, keep="last", verbose=False)
 
 
 def outcomes(seeds: Iterable[int], data: Callable[[int], Parts]) -> Iterator[Outcome]:
@@ -101,7 +103,7 @@ def outcomes(seeds: Iterable[int], data: Callable[[int], Parts]) -> Iterator[Out
         parts = data(seed)
         model = starting_classifier(parts.labelled, seed)
         for name, method in METHODS.items():
-            detector = detector_of(model, method, parts, SPEC, seed, keep="last")
+            detector = detector_of(model, method, parts, SPEC, seed)
             yield Outcome(name, seed, Metrics.of(detector, parts.test_id, parts.test_ood), detector)
 
 

@@ -139,7 +139,6 @@ def _cpu(protocol: Protocol, seed: int) -> Iterable[Experiment]:
         "std": (0.229, 0.224, 0.225),
         "start": "weights/resnet20-cifar10.safetensors",
         "protocol": protocol,
-        "keep": "last",
         "seed": seed,
     }
     for method in MORE_POSTHOC:

@@ -10,7 +10,7 @@ from wildood.train.history import Row, append_row, rewrite_rows
 from wildood.train.identity import flat, in_words
 from wildood.train.processes import from_first, is_first
 
-FORMAT = 7  # of checkpoints: the same settings of another one mean another run (7: which models have a vector and a price)
+FORMAT = 8  # of checkpoints: the same settings of another one mean another run (8: how much wild data is set aside)
 
 
 class RunDirectory:
