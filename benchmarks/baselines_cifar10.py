@@ -44,8 +44,7 @@ def settings_of(method: Any) -> dict[str, Any]:
 def run(parts: Parts, root: Path, method: Any, seed: int) -> dict[str, Any]:
     """One setting: what it does on test, and what may choose it."""
     began = time.perf_counter()
-    # The last epoch of each: the published baselines know no guard on accuracy, and their cost is to be seen.
-    detector = detector_of(resnet20(root), method, parts, SPEC, seed, keep="last")
+    detector = detector_of(resnet20(root), method, parts, SPEC, seed)
     if isinstance(method, Score):
         about: dict[str, Any] = {"chosen": detector.scorer.settings}
     else:

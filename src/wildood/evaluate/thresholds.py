@@ -127,8 +127,8 @@ def tied_scores(scores: npt.ArrayLike, alpha: float, confidence: float | None = 
     if tied < 2:
         return ""
     return (
-        f"{tied} of the {len(known)} holdout examples have the same score, which cannot separate them from unknown examples: "
-        "check whether the logits of the model are very small or very large"
+        f"{tied} of the {len(known)} holdout examples have the same score, which cannot separate them from unknown "
+        "examples: check whether the logits of the model are very small or very large"
     )
 
 
