@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 import wildood
 from wildood.detect.detector import Detector
+from wildood.evaluate.binomial import in_percent
 from wildood.experiments import comparison
 from wildood.experiments.comparison import Metrics, outcomes
 from wildood.experiments.digits import digits
@@ -261,7 +262,7 @@ def test_a_fits_table_is_what_its_detectors_do_at_one_share_of_known_data(name, 
         ]
         for label, each in (
             ("before: its energy", before),
-            ("after: WoodsAlt" if name == "woods-alt" else "after: Woods", detector),
+            ("after: Woods" if name == "last" else "after: start kept", detector),
         )
     }
     panel = trees[name].panel("What is rejected")
@@ -274,7 +275,7 @@ def test_a_fits_table_is_what_its_detectors_do_at_one_share_of_known_data(name, 
         f"{known} accuracy",
     ]
     assert panel.one("tr", cls="strong").one("th").text.startswith("after")
-    says = f"In percent, on {len(given.wild)} wild and {len(given.known)} {known} examples."
+    says = f"In percent, on {len(given.wild)} wild examples set aside and {len(given.known)} {known} examples."
     assert panel.one("p", cls="says").text == says
 
 
@@ -282,7 +283,10 @@ def test_a_fits_table_is_what_its_detectors_do_at_one_share_of_known_data(name, 
 def test_a_fits_lead_says_what_is_rejected_and_promised(name, trees, fits):
     detector, _, given, _ = fits[name]
     lead = trees[name].one("div", cls="lead")
-    assert lead.one("strong").text == f"{percent(unknown_share(detector, given.wild))} %"
+    warnings, (headline,) = lead.all("strong")[:-1], lead.all("strong")[-1:]
+    assert headline.text == in_percent(unknown_share(detector, given.wild))
+    assert [warning.text for warning in warnings] == ["Warning:"] * len(detector.warnings)
+    assert all(text in lead.text for text in detector.warnings)
     assert f"Its threshold: {detector.promise}." in lead.text
 
 
@@ -305,7 +309,7 @@ def test_a_fit_says_how_it_was_made(name, trees, fits):
 
 
 def test_without_a_holdout_the_page_says_that_the_labelled_data_was_trained_on(trees, fits):
-    sentence = "So were the labelled ones: fresh data is rejected more often."
+    sentence = "The labelled examples were trained on: fresh data is rejected more often."
     said = {name: sentence in trees[name].panel("What is rejected").text for name in fits}
     assert said == {name: name == "no holdout" for name in ANY_FIT}
     assert "no promise" in trees["no holdout"].one("div", cls="lead").text
@@ -351,8 +355,8 @@ def test_a_large_fit_is_looked_at_in_evenly_spaced_examples(fits, parse, monkeyp
     panel = parse(fit_page(detector, before, fewer, COMMAND, SETTINGS)).panel("What is rejected")
     wild, known, classes = given.wild[:197:4], given.known[:99:2], given.classes[:99:2]
     assert len(wild) == len(known) == 50
-    assert panel.one("p", cls="says").text == "In percent, on 50 wild and 50 holdout examples."
-    assert panel.rows()["after: Woods"] == [
+    assert panel.one("p", cls="says").text == "In percent, on 50 wild examples set aside and 50 holdout examples."
+    assert panel.rows()["after: start kept"] == [
         percent(unknown_share(detector, wild)),
         percent(unknown_share(detector, known)),
         percent(np.mean(detector.classify(known) == classes)),
@@ -365,7 +369,7 @@ def test_the_epoch_that_was_kept_is_the_detectors(name, trees, fits):
     kept = detector.history[detector.record["kept_epoch"]]
     says = trees[name].panel("Which epoch was kept").one("p", cls="says").text
     if detector.record["kept_epoch"] == 0:
-        assert says.startswith("No epoch was better than the start, so the starting weights were kept.")
+        assert says.startswith("No epoch was shown to be better than the start, so the start was kept.")
     else:
         assert f"{percent(kept['acceptance'])} % are accepted at the epoch that was kept (step {kept['step']})" in says
         assert f"{percent(detector.history[0]['acceptance'])} % at the start" in says
@@ -380,7 +384,7 @@ def test_a_fit_that_kept_the_start_says_so(fits, parse):
     finally:
         detector.record = record
     says = tree.panel("Which epoch was kept").one("p", cls="says").text
-    assert says.startswith("No epoch was better than the start, so the starting weights were kept.")
+    assert says.startswith("No epoch was shown to be better than the start, so the start was kept.")
 
 
 def test_tau_is_called_twice_the_starting_loss_only_where_it_is(trees):

@@ -115,7 +115,7 @@ def test_a_failed_run_has_a_page_with_its_error_and_traceback(runs, parse):
     ],
 )
 def test_what_is_told_of_the_making_may_be_anything(about, tmp_path, parse, result):
-    store, experiment = RunStore(tmp_path), Experiment("cifar10", ("svhn",), "svhn", 0.1, "woods")
+    store, experiment = RunStore(tmp_path), Experiment("cifar10", ("svhn",), "svhn", 0.1, "woods", keep="best")
     store.add(*result(experiment, about=about))
     runs = Runs.read(store)
     page = parse(run_page(runs.results[0], {}))

@@ -43,7 +43,7 @@ def test_the_pi_figure_has_the_numbers_of_places365(runs, monkeypatch):
         ({}, "energy, without wild data"),
         ({"model_settings": {"depth": 16}}, None),
         ({"start": "all"}, None),
-        ({"keep": "last"}, None),
+        ({"keep": "best"}, None),
         ({"protocol": "as_published"}, None),
     ],
 )
