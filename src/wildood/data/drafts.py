@@ -1,6 +1,5 @@
 """A file that grows and may be cut off at any moment: its draft goes on where it was, and becomes the file when whole."""
 
-import glob
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -73,23 +72,18 @@ class Draft:
             self._file.close()
         if not self._bytes:
             self.part.unlink(missing_ok=True)
-            self._forget()
+            self.about.unlink(missing_ok=True)
 
     def publish(self) -> None:
         """Give it the file's name, in the place of what is there."""
         self.close()
         if self._bytes:
             self.part.replace(self.path)
-            self._forget()
+            self.about.unlink(missing_ok=True)
 
     @property
     def _to_begin_anew(self) -> str:
         return f"remove {self.part.name} and {self.about.name} to begin anew, or {self._elsewhere}"
-
-    def _forget(self) -> None:
-        self.about.unlink(missing_ok=True)
-        for torn in self.about.parent.glob(f".{glob.escape(self.about.name)}.*.part"):  # notes of calls that were killed
-            torn.unlink(missing_ok=True)
 
     def _save(self) -> None:
         content = {"made_of": self._made_of, "bytes": self._bytes, "note": self.note}
