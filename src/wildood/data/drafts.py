@@ -5,11 +5,18 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypedDict
 
 from wildood.data.files import write_atomically
 from wildood.data.locks import is_held, locked
+from wildood.data.schema import Count, SchemaError, parse
 from wildood.errors import InputError
+
+
+class _About(TypedDict):
+    made_of: dict[str, str]
+    bytes: Count
+    note: dict[str, Any]
 
 
 class Draft:
@@ -33,12 +40,12 @@ class Draft:
         """Go on with what is there already; refuse what was begun from something else."""
         size = self.part.stat().st_size
         try:
-            found = json.loads(self.about.read_bytes())
-            counts, made_of, note = int(found["bytes"]), dict(found["made_of"]), dict(found["note"])
+            found: _About = parse(self.about.read_bytes(), _About)
+            counts, made_of, note = found["bytes"], found["made_of"], found["note"]
         except FileNotFoundError:
             counts, made_of, note = size, {}, {}
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{self.about} is damaged: {self._to_begin_anew}") from error
+        except SchemaError as error:
+            raise InputError(f"{self.about} is damaged ({error}): {self._to_begin_anew}") from error
         if size == 0 or counts == 0:  # nobody has put anything into it
             return
         if not made_of or counts > size:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, TypedDict
 
 from wildood.data.files import DamagedFileError, digest, dump_state, load_state, remove_leftovers, write_atomically
@@ -145,8 +146,12 @@ def _difference(key: str, there: dict[str, Any], here: dict[str, Any]) -> str:
     "its seed is 0, this call's is 1"
     """
     if in_words(key) == key:
-        return f"its {key} is {there.get(key)}, this call's is {here.get(key)}"
+        return f"its {key} is {_shown(there.get(key))}, this call's is {_shown(here.get(key))}"
     return f"{in_words(key)} {'differ' if key == 'model' else 'differs'}"
+
+
+def _shown(value: Any) -> str:
+    return shorten(str(value), 100, placeholder=" ...")
 
 
 def not_finite(what: str, run: RunDirectory | None) -> TrainingError:
