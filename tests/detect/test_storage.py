@@ -553,6 +553,7 @@ FORGED = {
     "threshold is 0.5, expected text": (("threshold",), 0.5),
     "threshold is 'half', expected a number as float.hex writes it": (("threshold",), "half"),
     "threshold is 'nan', expected a number, because of the promise": (("threshold",), "nan"),
+    "class_thresholds is [], expected a list of at least one or null": (("class_thresholds",), []),
     "class_thresholds is there, expected null": (("class_thresholds",), ["0x1p0"]),
     "promise.alpha is 'x', expected a number": (("promise", "alpha"), "x"),
     "promise.alpha is 1.5, expected a number between 0 and 1": (("promise", "alpha"), 1.5),
@@ -562,6 +563,7 @@ FORGED = {
     "record.kept_epoch is 99, expected a row of history": (("record", "kept_epoch"), 99),
     "record.schedule is missing": (("record", "schedule"), DELETED),
     "record.data.wild is 3, expected text": (("record", "data", "wild"), 3),
+    "record.classes[0] is '\\ud800', expected text that can be written": (("record", "classes"), ["\ud800"]),
     "record.classes[1] is 3, expected text": (("record", "classes"), ["cat", 3]),
 }
 

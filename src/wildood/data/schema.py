@@ -110,9 +110,10 @@ def check(value: Any, expected: Any, path: str = "") -> None:
 def check_arguments(value: Any, cls: type, path: str = "") -> None:
     """Refuse an object that does not hold the arguments of a class, by the annotations of its constructor.
 
-    >>> check_arguments({"holds": 1}, Limit)
+    >>> from wildood.data.inputs import InputSpec
+    >>> check_arguments({"layout": "HWC"}, InputSpec, "input")
     Traceback (most recent call last):
-    wildood.data.schema.SchemaError: words is missing
+    wildood.data.schema.SchemaError: input.layout is 'HWC', expected 'NHWC' or 'NCHW'
     """
     parameters = inspect.signature(cls).parameters
     named = {name: each for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD}

@@ -48,6 +48,15 @@ def _is_hex(text: str) -> bool:
     return True
 
 
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode(errors="surrogateescape")  # as names of folders are that are not UTF-8
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+Name = Annotated[str, Limit(_is_encodable, "text that can be written")]
 Hex = Annotated[str, Limit(_is_hex, "a number as float.hex writes it")]
 Sha256 = Annotated[str, Limit(lambda text: re.fullmatch("[0-9a-f]{64}", text) is not None, "64 hexadecimal digits")]
 # One of those that ship with wildood has a name and settings, a user's own its class.
@@ -97,7 +106,7 @@ class Record(TypedDict, total=False):
     seed: int
     kept_epoch: Count
     frozen: bool
-    classes: list[str]
+    classes: list[Name]
     data: dict[str, str]
     examples: dict[str, str]
     chosen_by: str
@@ -124,7 +133,7 @@ class Description(TypedDict):
     score: _Score
     example: _Example
     threshold: Hex
-    class_thresholds: NotRequired[list[Hex] | None]
+    class_thresholds: NotRequired[Annotated[list[Hex], Limit(bool, "a list of at least one")] | None]
     promise: Annotated[dict[str, Any], ArgumentsOf(Promise)] | None
     history: list[dict[str, float]]
     record: Record
