@@ -143,6 +143,16 @@ def test_every_name_of_metrics_json_is_in_the_guide(place):
     assert {name for name in names if f"`{name}`" not in guide} == set()
 
 
+def test_infinite_settings_are_text_in_metrics_json(place):
+    """A clip of inf, which clips nothing, is a setting that JSON has no number for."""
+    detector = wildood.load("d")
+    detector.record["schedule"] = {"clip": float("inf"), "milestones": [0.5]}
+    detector.save("infinite")
+    assert main(["evaluate", "infinite", "--id", "test.npz", "--ood", "far.npz", *QUICK]) == 0
+    record = json.loads(Path("infinite/evaluation/metrics.json").read_text())["detector"]["record"]
+    assert record["schedule"] == {"clip": "inf", "milestones": [0.5]}
+
+
 def test_the_same_command_gives_the_same_bytes(place):
     for name in ("one", "two"):
         assert main(["evaluate", "d", *SETS, *QUICK, "--quiet", "--out", str(place / name)]) == 0

@@ -296,7 +296,7 @@ def test_only_the_web_is_asked(tmp_path, url):
 
 def test_a_torn_record_is_one_line(source, tmp_path):
     (tmp_path / "checksums.json").write_text("{")
-    with pytest.raises(InputError, match=r"checksums\.json is not JSON: remove it"):
+    with pytest.raises(InputError, match=r"checksums\.json is damaged \(it is not JSON\): remove it"):
         download(source.url, tmp_path / "a.npy", tmp_path)
 
 

@@ -1,6 +1,7 @@
 """A file that is cut off at any moment goes on to the same bytes, and is never mistaken for another one."""
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -124,7 +125,23 @@ def test_file_that_is_no_draft_of_ours_is_refused_and_kept(file):
     file.with_name("numbers.txt.part").write_bytes(b"a user's own")
     assert refusal(file) == f"numbers.txt.part is there, but is no draft that can go on: {ANEW}"
     file.with_name("numbers.txt.part.json").write_bytes(b"[]")
-    assert refusal(file) == f"numbers.txt.part.json is damaged: {ANEW}"
+    assert refusal(file) == f"numbers.txt.part.json is damaged (the whole is [], expected an object): {ANEW}"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"bytes": math.inf}, "bytes is inf, expected a whole number"),
+        ({"bytes": -1}, "bytes is -1, expected a whole number from 0 on"),
+        ({"made_of": {"letters": 3}}, "made_of.letters is 3, expected text"),
+        ({"note": []}, "note is [], expected an object"),
+    ],
+)
+def test_a_note_with_a_wrong_value_is_refused(file, wrong, said):
+    cut_off(file, 1)
+    about = file.with_name("numbers.txt.part.json")
+    about.write_text(json.dumps(json.loads(about.read_bytes()) | wrong))
+    assert refusal(file) == f"numbers.txt.part.json is damaged ({said}): {ANEW}"
 
 
 def test_draft_that_lost_lines_is_refused(file):

@@ -1,9 +1,15 @@
 """A file is whole or not there, and state comes back bit by bit or not at all."""
 
+import errno
 import math
+import multiprocessing
 import os
+import re
+import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -11,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
+from wildood.data import locks
 from wildood.data.files import DamagedFileError, digest, dump_state, load_state, write_atomically
 
 DTYPES = [
@@ -78,6 +85,107 @@ def test_content_reaches_the_disk_before_it_takes_the_name(tmp_path, monkeypatch
     monkeypatch.setattr(os, "fsync", watch)
     write_atomically(tmp_path / "a.bin", b"12345")
     assert synced[0] == (5, False)
+
+
+FORK = multiprocessing.get_context("fork")
+
+
+def start_writing(path, *, kill=False):
+    """A process in the middle of writing a file, which is killed there or goes on when it is told to."""
+    reached, go_on = FORK.Event(), FORK.Event()
+
+    def stop(_):
+        reached.set()
+        if kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+        go_on.wait()
+
+    def write():
+        os.fsync = stop
+        write_atomically(path, b"new")
+
+    process = FORK.Process(target=write, daemon=True)
+    process.start()
+    assert reached.wait(60)
+    if kill:
+        process.join()
+    return process, go_on
+
+
+def names(place):
+    return sorted(re.sub("[0-9a-f]{16}", "*", path.name) for path in place.iterdir())
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next_one_and_what_a_living_one_writes_is_not(tmp_path):
+    killed, _ = start_writing(tmp_path / "a.bin", kill=True)
+    assert killed.exitcode == -signal.SIGKILL
+    assert names(tmp_path) == [".a.bin.*.part"]
+    living, go_on = start_writing(tmp_path / "b.bin")
+    assert names(tmp_path) == [".b.bin.*.part"]
+    write_atomically(tmp_path / "c.bin", b"other")
+    assert names(tmp_path) == [".b.bin.*.part", "c.bin"]
+    go_on.set()
+    living.join()
+    assert files(tmp_path) == {"b.bin": b"new", "c.bin": b"other"}
+
+
+def test_files_of_others_that_look_alike_are_left_alone(tmp_path):
+    theirs = {"a.part", ".a.part", ".a.b.part", f"a.{'0' * 16}.part", f".{'0' * 16}.part", f".a.{'0' * 15}x.part"}
+    for name in theirs:
+        (tmp_path / name).write_bytes(b"theirs")
+    write_atomically(tmp_path / "a", b"mine")
+    assert set(files(tmp_path)) == theirs | {"a"}
+
+
+def test_what_another_machine_left_is_removed_when_it_is_a_day_old(tmp_path):
+    new, old = (tmp_path / f".a.bin.{digit * 16}.part" for digit in "01")
+    for path, hours in ((new, 1), (old, 25)):
+        path.write_bytes(b"theirs")
+        os.utime(path, (time.time() - 3600 * hours,) * 2)
+    write_atomically(tmp_path / "a.bin", b"mine")
+    assert set(files(tmp_path)) == {"a.bin", new.name}
+
+
+def test_without_locks_nothing_is_removed_and_files_are_written(tmp_path, monkeypatch):
+    def unknown(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    start_writing(tmp_path / "a.bin", kill=True)
+    (left,) = files(tmp_path)
+    monkeypatch.setattr("fcntl.flock", unknown)
+    write_atomically(tmp_path / "a.bin", b"mine")
+    assert files(tmp_path) == {"a.bin": b"mine", left: b"new"}
+
+
+def test_threads_that_write_one_file_do_not_meet(tmp_path):
+    contents = [bytes([number]) * 1000 for number in range(8)]
+
+    def write(content):
+        for _ in range(25):
+            write_atomically(tmp_path / "a.bin", content)
+
+    with ThreadPoolExecutor(len(contents)) as pool:
+        list(pool.map(write, contents))
+    assert list(files(tmp_path)) == ["a.bin"]
+    assert files(tmp_path)["a.bin"] in contents
+
+
+def test_a_writer_whose_file_is_taken_for_a_leftover_writes_another(tmp_path, monkeypatch):
+    """Between the moment when it makes the file and the moment when it has the lock."""
+    taken, real = [], locks.locked
+
+    @contextmanager
+    def late(path, **settings):
+        with real(path, **settings) as mine:
+            if not taken:
+                taken.append(path)
+                path.unlink()
+            yield mine
+
+    monkeypatch.setattr("wildood.data.files.locked", late)
+    write_atomically(tmp_path / "a.bin", b"whole")
+    assert len(taken) == 1
+    assert files(tmp_path) == {"a.bin": b"whole"}
 
 
 def test_digest_is_sha256():

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import shutil
 import threading
@@ -89,6 +90,19 @@ def test_about_that_says_nothing_is_not_believed(photos, cache, decodings, text)
     decodings.clear()
     (place_of(cache) / "about.json").write_text(text)
     assert greys(open_images(photos, cache=cache)) == list(range(40))
+    assert len(decodings) == 40
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"content": ["x"]}, {"broken": [[math.inf, "a", "b", False]]}, {"shape": [40, "3", 4, 3]}]
+)
+def test_about_with_a_wrong_value_is_not_believed(photos, cache, decodings, wrong):
+    open_images(photos, cache=cache)
+    decodings.clear()
+    path = place_of(cache) / "about.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
+    images = open_images(photos, cache=cache)
+    assert (greys(images), images.fingerprint() != "") == (list(range(40)), True)
     assert len(decodings) == 40
 
 

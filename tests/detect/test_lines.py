@@ -1,5 +1,6 @@
 """The lines of an archive: those of the whole at once, in memory that does not grow, and from any chunk on."""
 
+import copy
 import gc
 import io
 import json
@@ -210,3 +211,16 @@ def test_names_of_classes_and_of_files_are_written(detector, x):
     rows = list(islice(DictReader(io.StringIO(output.text)), 5000))
     assert [row["example"] for row in rows] == names
     assert [row["class"] for row in rows] == [["ant", "bee", "cat"][number] for number in detector.classify(x[:5000])]
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_a_class_without_a_name_is_called_by_its_number(detector, x, form):
+    """A model may have more classes than the folder of pictures that it was fitted on."""
+    few = copy.copy(detector)
+    few.record = {**detector.record, "classes": ["cat", "dog"]}
+    classes = detector.classify(x[:50]).tolist()
+    expected = [{0: "cat", 1: "dog"}.get(number, number) for number in classes]
+    assert set(expected) == {"dog", 2}
+    lines = lines_of(few, Rows(x[:50]), form).text.splitlines()
+    said = [json.loads(line)["class"] for line in lines] if form == "jsonl" else [line.split(",")[3] for line in lines[1:]]
+    assert said == (expected if form == "jsonl" else list(map(str, expected)))

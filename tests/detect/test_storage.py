@@ -2,9 +2,13 @@
 
 import copy
 import json
+import math
+import multiprocessing
 import os
 import pickle
+import re
 import shutil
+import signal
 from collections import OrderedDict
 
 import numpy as np
@@ -14,7 +18,9 @@ from safetensors import safe_open
 from torch import nn
 
 import wildood
-from wildood import DetectorFileError
+from wildood import DetectorFileError, InputError
+from wildood.cli.main import main
+from wildood.data.files import digest, dump_tensors, load_tensors
 from wildood.detect import storage
 from wildood.detect.detector import Detector, Example
 from wildood.models.features import FeatureTap
@@ -81,6 +87,19 @@ def assert_same_detector(again, detector, x):
     assert_equal_weights(again.scorer, detector.scorer.state_dict())
 
 
+def forge(directory, change, tensors=None):
+    """Change what detector.json says, and the tensors, with checksums that agree: what no accident leads to."""
+    content = change(json.loads((directory / "detector.json").read_bytes()))
+    if tensors is not None:
+        old = the_file(directory, "weights-*.safetensors")
+        new = dump_tensors(tensors(load_tensors(old.read_bytes())))
+        old.unlink()
+        content |= {"weights": digest(new)}
+        (directory / f"weights-{content['weights'][:16]}.safetensors").write_bytes(new)
+    content = {name: value for name, value in content.items() if name != "digest"}
+    (directory / "detector.json").write_text(json.dumps({"digest": storage._digest(content), **content}))
+
+
 def refused(directory, message, **arguments):
     with pytest.raises(DetectorFileError, match=message) as caught:
         wildood.load(directory, **arguments)
@@ -132,16 +151,16 @@ def test_heads_are_stored_by_their_name(head, tmp_path):
     np.testing.assert_array_equal(again.predict_proba(images), detector.predict_proba(images))
 
 
-@pytest.mark.parametrize(("name", "said"), [(None, None), ("Jointhead", "does not hold a whole detector")])
+@pytest.mark.parametrize(
+    ("name", "said"), [(None, None), ("Jointhead", "head.name is 'Jointhead', which this wildood does")]
+)
 def test_a_head_without_a_name_is_the_one_that_had_none_and_an_unknown_one_is_refused(tmp_path, name, said):
     model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
     classifier = Classifier(model, tap=FeatureTap("2", "input")).eval()
     classifier.head = DeConfHead(features=5, classes=3).eval()
     Detector(classifier, MaxSoftmax(), Example((4,), "float")).save(tmp_path)
-    content = json.loads((tmp_path / "detector.json").read_bytes())
-    del content["digest"]
-    content["head"] = {"features": 5, "classes": 3} if name is None else {**content["head"], "name": name}
-    (tmp_path / "detector.json").write_text(json.dumps({"digest": storage._digest(content), **content}))
+    head = {"features": 5, "classes": 3}
+    forge(tmp_path, lambda content: content | {"head": head if name is None else {**head, "name": name}})
     if said is None:
         assert isinstance(wildood.load(tmp_path, model=model).classifier.head, DeConfHead)
     else:
@@ -275,6 +294,41 @@ def test_interrupted_save_leaves_the_older_detector(fits, toy, failing_at, monke
         fits["woods-alt"].save(tmp_path)
     monkeypatch.undo()
     assert_same_detector(wildood.load(tmp_path), fits["woods"], toy.test[0])
+
+
+def save_and_be_killed(detector, place, number):
+    """In another process, at the moment when so many files are on the disk, but the last has not yet its name."""
+
+    def save():
+        fsync, syncs = os.fsync, []
+
+        def kill(file):
+            fsync(file)
+            syncs.append(file)
+            if len(syncs) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        os.fsync = kill
+        detector.save(place)
+
+    process = multiprocessing.get_context("fork").Process(target=save)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_save_that_is_killed_leaves_the_older_detector_and_the_next_one_leaves_nothing_else(fits, toy, number, tmp_path):
+    fits["woods"].save(tmp_path / "killed")
+    fits["woods-alt"].save(tmp_path / "whole")
+    save_and_be_killed(fits["woods-alt"], tmp_path / "killed", number)
+    assert len(list((tmp_path / "killed").glob(".*.part"))) == 1
+    assert_same_detector(wildood.load(tmp_path / "killed"), fits["woods"], toy.test[0])
+    fits["woods-alt"].save(tmp_path / "killed")
+    found, expected = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("killed", "whole")
+    )
+    assert found == expected
 
 
 def test_missing_directory_is_refused(tmp_path):
@@ -441,6 +495,204 @@ def test_thresholds_by_class_can_be_read_without_the_arrays(woods, toy, tmp_path
     woods.calibrate(toy.test, 0.2, by_class=True)
     texts = storage.read_description(woods.save(tmp_path / "each"))["class_thresholds"]
     assert [float.fromhex(text) for text in texts] == woods.class_thresholds.tolist()
+
+
+def changed(tree, path, value):
+    """The tree with another value in one place; without it if the value is `DELETED`."""
+    twin, (key, *below) = copy.copy(tree), path
+    if value is DELETED and not below:
+        del twin[key]
+    else:
+        twin[key] = changed(tree[key], below, value) if below else value
+    return twin
+
+
+def paths(tree, path=()):
+    yield path
+    keys = tree if isinstance(tree, dict) else range(len(tree)) if isinstance(tree, list) else ()
+    for key in keys:
+        yield from paths(tree[key], (*path, key))
+
+
+DELETED = object()
+ODD = {"deleted": DELETED, "null": None, "below 0": -1, "huge": 10**30, "text": "a\nb", "list": [[1]], "object": {"x": 1}}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_whatever_is_in_detector_json_it_works_or_is_refused_in_one_line(fits, odd, toy, tmp_path, capsys):
+    """In every place of it, with a checksum that agrees; commands read it in more places than `load` does."""
+    fits["woods-alt"].save(tmp_path)
+    np.save(tmp_path / "x.npy", toy.test[0][:3])
+    whole = json.loads((tmp_path / "detector.json").read_bytes())
+    inner_rows = {("history", row) for row in range(1, len(whole["history"]) - 1)}
+    places = [path for path in paths(whole) if path[:1] not in {(), ("digest",)} and path[:2] not in inner_rows]
+    works = 0
+    for path in places:
+        forge(tmp_path, lambda _, path=path: changed(whole, path, ODD[odd]))
+        for command in (["show", str(tmp_path)], ["score", str(tmp_path), str(tmp_path / "x.npy")]):
+            code, said = main(command), capsys.readouterr().err.splitlines()
+            assert code in {0, 2}, path
+            if code == 2:
+                assert (len(said), said[0][:9]) == (1, "wildood: "), path
+                break
+        else:
+            works += 1
+    assert 0 < works < len(places)
+
+
+FORGED = {
+    "model.settings.hidden[0] is 'x', expected a whole number": (("model", "settings", "hidden"), ["x"]),
+    "model.settings.extra is not known to this wildood": (("model", "settings"), {"inputs": 2, "classes": 3, "extra": 1}),
+    "input.mean[0] is None, expected a number": (("input",), {"mean": [None], "std": [1.0]}),
+    "input: std is (-1.0,): every value must be positive": (("input",), {"mean": [0.5], "std": [-1]}),
+    "tap is missing": (("tap",), DELETED),
+    "score.name is 'Own', which this wildood does not have": (("score", "name"), "Own"),
+    "score.settings.temperature is 'x', expected a number or null": (("score", "settings", "temperature"), "x"),
+    "example.shape[0] is -2, expected a whole number from 0 on": (("example", "shape"), [-2]),
+    "example.kind is 'text', expected 'float' or 'uint8' or 'integer'": (("example", "kind"), "text"),
+    "threshold is 0.5, expected text": (("threshold",), 0.5),
+    "threshold is 'half', expected a number as float.hex writes it": (("threshold",), "half"),
+    "threshold is 'nan', expected a number, because of the promise": (("threshold",), "nan"),
+    "class_thresholds is [], expected a list of at least one or null": (("class_thresholds",), []),
+    "class_thresholds is there, expected null": (("class_thresholds",), ["0x1p0"]),
+    "promise.alpha is 'x', expected a number": (("promise", "alpha"), "x"),
+    "promise.alpha is 1.5, expected a number between 0 and 1": (("promise", "alpha"), 1.5),
+    "promise.confidence is 1, expected a number between 0 and 1 or null": (("promise", "confidence"), 1),
+    "promise.unseen is missing": (("promise", "unseen"), DELETED),
+    "history[0].epoch is '0', expected a number": (("history", 0, "epoch"), "0"),
+    "record.kept_epoch is 99, expected a row of history": (("record", "kept_epoch"), 99),
+    "record.schedule is missing": (("record", "schedule"), DELETED),
+    "record.data.wild is 3, expected text": (("record", "data", "wild"), 3),
+    "record.classes[0] is '\\ud800', expected text that can be written": (("record", "classes"), ["\ud800"]),
+    "record.classes[1] is 3, expected text": (("record", "classes"), ["cat", 3]),
+}
+
+
+@pytest.mark.parametrize("said", FORGED)
+def test_the_wrong_value_of_detector_json_is_named_by_its_path(saved, said):
+    path, value = FORGED[said]
+    forge(saved, lambda content: changed(content, path, value))
+    message = refused(saved, re.escape(f"detector.json: {said}"))
+    assert message.endswith(": save the detector again")
+    assert "\n" not in message
+
+
+def test_json_that_is_nested_without_end_is_refused(saved):
+    (saved / "detector.json").write_bytes(b"[" * 100_000)
+    refused(saved, r"detector\.json is damaged or not a wildood detector: save the detector again")
+
+
+PROMISES = {
+    "lower alpha": (
+        lambda content: changed(content, ("promise", "alpha"), 0.01),
+        r"promise cannot be kept \(.* at least 99",
+    ),
+    "other alpha": (lambda content: changed(content, ("promise", "alpha"), 0.1), "a promise of 0.1 needs "),
+    "confidence": (lambda content: changed(content, ("promise", "confidence"), 0.9), "a promise of 0.05 needs "),
+    "by class": (lambda content: changed(content, ("promise", "by_class"), True), "class_thresholds is None"),
+    "more examples": (lambda content: changed(content, ("promise", "examples"), 10_000), "rests on 10000 examples, but"),
+    "threshold": (lambda content: changed(content, ("threshold",), (3.5).hex()), "the threshold is 3.5, but a promise of"),
+}
+
+
+@pytest.mark.parametrize("forged", PROMISES)
+def test_a_promise_that_the_stored_holdout_scores_do_not_give_is_refused(saved, forged):
+    change, said = PROMISES[forged]
+    forge(saved, change)
+    assert refused(saved, said).endswith(": save the detector again")
+
+
+def test_holdout_scores_that_do_not_give_the_threshold_are_refused(saved):
+    forge(saved, lambda content: content, lambda tensors: tensors | {"holdout_scores": tensors["holdout_scores"] + 1})
+    refused(saved, r"the threshold is .*, but a promise of 0\.05 needs .*: save the detector again")
+
+
+def test_thresholds_by_class_that_the_promise_does_not_need_are_refused(woods, toy, tmp_path):
+    woods.calibrate(toy.test, 0.2, by_class=True).save(tmp_path)
+    forge(tmp_path, lambda content: content, lambda tensors: tensors | {"class_thresholds": tensors["class_thresholds"] + 1})
+    refused(tmp_path, "the thresholds of classes are not those that the promise needs: save the detector again")
+
+
+def test_a_threshold_set_by_hand_is_not_saved_with_a_promise(woods, tmp_path):
+    woods.threshold += 1
+    with pytest.raises(InputError, match=r"the threshold is .*, but a promise of 0\.05 needs .* detector\.promise = None"):
+        woods.save(tmp_path)
+    woods.promise = None
+    assert wildood.load(woods.save(tmp_path)).threshold == woods.threshold
+
+
+TENSORS = {
+    "missing": (lambda tensors: without(tensors, "model.head.bias"), r'do not fit the MLP .*\(Missing key.*"head\.bias"'),
+    "shape": (lambda tensors: tensors | {"model.head.bias": torch.zeros(4)}, r"\(size mismatch for head\.bias"),
+    "dtype": (
+        lambda tensors: tensors | {"model.head.bias": torch.zeros(3).double()},
+        r"\(head\.bias is torch\.float64, expected torch\.float32\)",
+    ),
+    "nan": (lambda tensors: tensors | {"model.head.bias": torch.full((3,), math.nan)}, "score of a blank example is nan"),
+    "one more": (lambda tensors: tensors | {"more": torch.zeros(3)}, "'more' is not known to this wildood"),
+    "one more of the model": (lambda tensors: tensors | {"model.more": torch.zeros(3)}, r'Unexpected key.*"more"'),
+    "no holdout": (lambda tensors: without(tensors, "holdout_scores"), "there are no scores and 60 classes of them"),
+    "fewer classes": (
+        lambda tensors: tensors | {"holdout_classes": tensors["holdout_classes"][:9]},
+        "rests on 60 examples, but there are 60 scores and 9 classes of them",
+    ),
+    "classes that the model has not": (
+        lambda tensors: tensors | {"holdout_classes": tensors["holdout_classes"] + 3},
+        "is not of the model's 3 classes",
+    ),
+    "classes below 0": (
+        lambda tensors: tensors | {"holdout_classes": -tensors["holdout_classes"]},
+        "holdout_classes holds -2",
+    ),
+    "type of scores": (
+        lambda tensors: tensors | {"holdout_scores": tensors["holdout_scores"].double()},
+        r"holdout_scores is torch\.float64 of shape \(60,\), expected torch\.float32 in one dimension",
+    ),
+}
+
+
+def without(tensors, name):
+    return {each: tensor for each, tensor in tensors.items() if each != name}
+
+
+@pytest.mark.parametrize("forged", TENSORS)
+def test_tensors_that_do_not_fit_are_refused(saved, forged):
+    change, said = TENSORS[forged]
+    forge(saved, lambda content: content, change)
+    message = refused(saved, said)
+    assert message.endswith(": save the detector again")
+    assert "\n" not in message
+
+
+def test_tensors_of_a_score_that_do_not_fit_the_features_are_refused(trained, toy, tmp_path):
+    wildood.posthoc(trained(), wildood.Knn(k=2), labelled=toy.labelled, holdout=toy.holdout).save(tmp_path)
+    forge(tmp_path, lambda content: content, lambda tensors: tensors | {"score.bank": tensors["score.bank"][:, 1:]})
+    refused(tmp_path, r"the model does not fit the .* score that is stored with it \(.*\): save the detector again")
+
+
+def test_settings_that_ask_for_more_memory_than_there_is_are_refused(saved):
+    forge(saved, lambda content: changed(content, ("model", "settings", "hidden"), [10**9, 10**9]))
+    refused(saved, r"do not fit the MLP they belong to \(.*\): save the detector again")
+    forge(saved, lambda content: changed(content, ("model", "settings"), {"inputs": 10**9, "classes": 3}))
+    refused(saved, r"model\.settings\.inputs is 1000000000, but \d+ weights are stored: save the detector again")
+
+
+def test_a_mistake_in_a_users_function_is_not_taken_for_a_damaged_file(own, tmp_path):
+    with pytest.raises(TypeError, match="hiden"):
+        wildood.load(own.save(tmp_path), model=lambda: Own(hiden=6))
+
+
+def test_a_shipped_model_in_half_precision_comes_back_in_it(images, tmp_path):
+    spec = wildood.InputSpec(mean=(0.5,), std=(0.25,))
+    detector = wildood.posthoc(SmallCNN(4).bfloat16(), wildood.EnergyScore(), holdout=images, input=spec)
+    again = wildood.load(detector.save(tmp_path))
+    assert again.classifier.dtype == torch.bfloat16
+    assert_same_detector(again, detector, images)
+
+
+def test_a_model_in_another_precision_than_the_saved_one_is_refused(own, tmp_path):
+    message = refused(own.save(tmp_path), r"\(.* is torch\.float32, expected torch\.float16\)", model=Own().half())
+    assert message.endswith("pass the architecture it was made with")
 
 
 @pytest.mark.parametrize("method", ["woods", "woods-alt"])

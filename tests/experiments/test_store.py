@@ -56,6 +56,7 @@ def test_a_result_comes_back_from_its_file_as_it_was(store):
         (lambda content: content.update(accuracy=None), "accuracy is None, which is no number"),
         (lambda content: content.update(acceptance="x"), "acceptance is 'x', which is no number"),
         (lambda content: content.update(seconds=[]), "seconds is [], which is no number"),
+        (lambda content: content.update(seconds=10**400), "seconds is 1000000000"),
         (lambda content: content.update(history=[{"accuracy": "x"}]), "accuracy in the history is 'x', which is no number"),
         (lambda content: content.update(history=[3]), "the history holds 3, which is no object"),
         (lambda content: content.update(history=None), "history is None, which is no list"),

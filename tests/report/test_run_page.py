@@ -123,3 +123,16 @@ def test_what_is_told_of_the_making_may_be_anything(about, tmp_path, parse, resu
     told = page.panel("Versions").text
     assert str(next(iter(about.values()))) in told
     assert parse(runs_page(runs, {})).section("How it was made")
+
+
+def test_a_history_that_no_training_writes_is_not_drawn(woods, result, parse):
+    """A file may hold anything: the rest of the page is there."""
+    posthoc, _ = result(Experiment("cifar10", ("svhn",), method="energy"))
+    without_steps = [{name: value for name, value in row.items() if name != "step"} for row in woods.history]
+    for odd in (replace(posthoc, history=woods.history), replace(woods, history=without_steps)):
+        page = parse(run_page(odd, {}))
+        assert "Which epoch was kept" not in page.text
+        assert len(page.panel("Test numbers").rows()) == len(odd.tests)
+    unseen_start = [{"epoch": 0, "step": 0}, *woods.history[1:]]
+    page = parse(run_page(replace(woods, history=unseen_start), {}))
+    assert ("What is accepted" in page.text, "Which epoch was kept" in page.text) == (True, False)

@@ -1,5 +1,6 @@
 """A run killed with SIGKILL, or stopped with Ctrl-C, and called again ends with the same bits as one that was not."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,8 +12,9 @@ import pytest
 from torch.utils.data import Dataset
 
 import wildood
-from wildood.data.files import load_state
+from wildood.data.files import dump_state, load_state
 from wildood.train.history import read_rows
+from wildood.train.run_directory import RunDirectory
 
 PROGRAM = """
 import functools, sys, time
@@ -204,10 +206,67 @@ def test_a_torn_checkpoint_is_named_and_refused(tmp_path, keep_bytes):
         wildood.fit(model(), **SETTINGS, run_dir=tmp_path / "run")
 
 
-def test_a_checkpoint_without_its_run_is_refused(tmp_path):
+def files(place: Path) -> dict[str, bytes]:
+    """Of a run, but for the times in its history and checkpoint."""
+    found = {str(path.relative_to(place)): path for path in sorted(place.rglob("*")) if path.is_file()}
+    return {name: b"" if path.suffix in {".jsonl", ".safetensors"} else path.read_bytes() for name, path in found.items()}
+
+
+def test_a_run_whose_record_is_gone_goes_on_by_what_its_checkpoint_says(tmp_path):
+    run = tmp_path / "run"
+    wildood.fit(model(), **SETTINGS, run_dir=run)
+    before, checkpoint = files(run), (run / "checkpoint.safetensors").stat().st_mtime_ns
+    (run / "run.json").unlink()
+    with pytest.raises(wildood.CheckpointError, match=r"checkpoint.safetensors belongs to another run: remove it to start"):
+        wildood.fit(model(), **SETTINGS, run_dir=run, seed=1)
+    assert not (run / "run.json").exists()
+    wildood.fit(model(), **SETTINGS, run_dir=run)
+    assert files(run) == before
+    assert (run / "checkpoint.safetensors").stat().st_mtime_ns == checkpoint  # nothing was trained again
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+def test_a_directory_that_vanishes_while_the_run_trains_is_written_again(tmp_path, epoch):
+    """By the next row, or by the checkpoint: the run ends as it would have, and can be called again."""
+    whole = wildood.fit(model(), **SETTINGS, run_dir=tmp_path / "kept")
+    rows, run = [], tmp_path / "gone" / "run"
+
+    def vanish(row: dict[str, float]) -> None:
+        rows.append(row)
+        if row["epoch"] == epoch:
+            shutil.rmtree(tmp_path / "gone")
+
+    ended = wildood.fit(model(), **SETTINGS, run_dir=run, on_epoch=vanish)
+    assert len(rows) == len(whole.history) == 3
+    assert files(run) == files(tmp_path / "kept")
+    assert read_rows(run / "history.jsonl") == rows
+    again = wildood.fit(model(), **SETTINGS, run_dir=run)
+    assert np.array_equal(ended.holdout_scores, whole.holdout_scores)
+    assert np.array_equal(again.holdout_scores, whole.holdout_scores)
+
+
+def test_a_stage_writes_the_record_of_the_whole_run_again(tmp_path):
+    stage = RunDirectory(tmp_path / "run", {"seed": 0}).stage(1)
+    before = files(tmp_path)
+    shutil.rmtree(tmp_path / "run")
+    stage.save({"step": 5})
+    assert files(tmp_path) == before | {"run/stage-1/checkpoint.safetensors": b""}
+    assert RunDirectory(tmp_path / "run", {"seed": 0}).stage(1).checkpoint() == {"step": 5}
+
+
+@pytest.mark.parametrize("state", [[], {"run": 3, "state": {}}, {"run": "x"}, {"run": "x", "state": []}])
+def test_a_checkpoint_that_is_none_is_refused_though_its_checksum_agrees(tmp_path, state):
     wildood.fit(model(), **SETTINGS, run_dir=tmp_path / "run")
-    (tmp_path / "run" / "run.json").unlink()
-    with pytest.raises(wildood.CheckpointError, match="not a whole run"):
+    (tmp_path / "run" / "checkpoint.safetensors").write_bytes(dump_state(state))
+    with pytest.raises(wildood.CheckpointError, match=r"checkpoint.safetensors is damaged \(.*\): remove it to start"):
+        wildood.fit(model(), **SETTINGS, run_dir=tmp_path / "run")
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b"\xff", b"[" * 100_000])
+def test_a_damaged_record_is_named_and_refused(tmp_path, content):
+    wildood.fit(model(), **SETTINGS, run_dir=tmp_path / "run")
+    (tmp_path / "run" / "run.json").write_bytes(content)
+    with pytest.raises(wildood.CheckpointError, match=r"run\.json is damaged \(.*\): remove .* or use another run_dir"):
         wildood.fit(model(), **SETTINGS, run_dir=tmp_path / "run")
 
 

@@ -11,9 +11,10 @@ import tyro
 
 from wildood.cli.options import named, parse
 from wildood.cli.printing import say_named
+from wildood.data.inputs import InputSpec
 from wildood.detect.detector import told_threshold, warnings_of
 from wildood.detect.promise import Promise
-from wildood.detect.storage import read_description
+from wildood.detect.storage import Description, Record, read_description
 from wildood.report.tables import settings_text
 
 
@@ -40,11 +41,12 @@ def run(words: Sequence[str]) -> None:
         say_named(described(content), width=10)
 
 
-def described(content: dict[str, Any]) -> dict[str, str]:
+def described(content: Description) -> dict[str, str]:
     """The description as lines of text, each with its name."""
     record, example = content["record"], content["example"]
     promise = Promise(**content["promise"]) if content["promise"] else None
-    each = content.get("class_thresholds") and list(map(float.fromhex, content["class_thresholds"]))
+    by_class = content.get("class_thresholds")
+    each = None if by_class is None else [float.fromhex(text) for text in by_class]
     threshold = told_threshold(float.fromhex(content["threshold"]), each)
     model = content["model"].get("name") or f"{content['model'].get('class')}, your own: name it with --model at score"
     return {
@@ -61,13 +63,13 @@ def described(content: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _warnings(record: dict[str, Any]) -> dict[str, str]:
+def _warnings(record: Record) -> dict[str, str]:
     """What its record says against it, numbered if there is more."""
     said = warnings_of(record)
     return {f"warning {number}" if len(said) > 1 else "warning": text for number, text in enumerate(said, 1)}
 
 
-def _making(record: dict[str, Any], history: list[dict[str, float]]) -> dict[str, str]:
+def _making(record: Record, history: list[dict[str, float]]) -> dict[str, str]:
     """How a fit made it."""
     kept = history[record["kept_epoch"]]  # a row of all stages; the last one's are the last
     stage = f" of stage {kept['stage']}" if "stage" in kept else ""
@@ -87,5 +89,8 @@ def _bracketed(settings: dict[str, Any]) -> str:
     return f" ({text})" if text else ""
 
 
-def _spec(spec: dict[str, Any] | None) -> str:
-    return "" if spec is None else f", {spec['layout']}, mean {tuple(spec['mean'])}, std {tuple(spec['std'])}"
+def _spec(described: dict[str, Any] | None) -> str:
+    if described is None:
+        return ""
+    spec = InputSpec.from_dict(described)
+    return f", {spec.layout}, mean {spec.mean}, std {spec.std}"

@@ -2,14 +2,22 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from wildood.data.files import write_atomically
+from wildood.data.schema import Count, Limit, SchemaError, parse
 from wildood.errors import InputError
 
 RECORD = "checksums.json"
 _TOGETHER = 1 << 20
+
+
+class _Record(TypedDict, total=False):
+    sha256: Annotated[str, Limit(lambda text: re.fullmatch("[0-9a-f]+", text) is not None, "hexadecimal digits")]
+    etag: str | None
+    total: Count | None
 
 
 def read_record(root: Path, file: str) -> dict[str, Any]:
@@ -18,8 +26,8 @@ def read_record(root: Path, file: str) -> dict[str, Any]:
     >>> read_record(Path("nowhere"), "a.tar.gz")
     {}
     """
-    record = _read(root / RECORD).get(file, {})
-    return record if isinstance(record, dict) else {}
+    record: dict[str, Any] = _read(root / RECORD).get(file, {})
+    return record
 
 
 def write_record(root: Path, file: str, record: dict[str, Any]) -> None:
@@ -65,9 +73,9 @@ def mismatch(found: tuple[str, str], record: dict[str, Any], md5: str | None) ->
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
+        content: dict[str, Any] = parse(path.read_bytes(), dict[str, _Record])
     except FileNotFoundError:
         return {}
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON: remove it, and checksums are recorded anew") from error
-    return content if isinstance(content, dict) else {}
+    except SchemaError as error:
+        raise InputError(f"{path} is damaged ({error}): remove it, and checksums are recorded anew") from error
+    return content

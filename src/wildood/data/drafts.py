@@ -1,16 +1,22 @@
 """A file that grows and may be cut off at any moment: its draft goes on where it was, and becomes the file when whole."""
 
-import glob
 import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypedDict
 
 from wildood.data.files import write_atomically
 from wildood.data.locks import is_held, locked
+from wildood.data.schema import Count, SchemaError, parse
 from wildood.errors import InputError
+
+
+class _About(TypedDict):
+    made_of: dict[str, str]
+    bytes: Count
+    note: dict[str, Any]
 
 
 class Draft:
@@ -34,12 +40,12 @@ class Draft:
         """Go on with what is there already; refuse what was begun from something else."""
         size = self.part.stat().st_size
         try:
-            found = json.loads(self.about.read_bytes())
-            counts, made_of, note = int(found["bytes"]), dict(found["made_of"]), dict(found["note"])
+            found: _About = parse(self.about.read_bytes(), _About)
+            counts, made_of, note = found["bytes"], found["made_of"], found["note"]
         except FileNotFoundError:
             counts, made_of, note = size, {}, {}
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{self.about} is damaged: {self._to_begin_anew}") from error
+        except SchemaError as error:
+            raise InputError(f"{self.about} is damaged ({error}): {self._to_begin_anew}") from error
         if size == 0 or counts == 0:  # nobody has put anything into it
             return
         if not made_of or counts > size:
@@ -73,23 +79,18 @@ class Draft:
             self._file.close()
         if not self._bytes:
             self.part.unlink(missing_ok=True)
-            self._forget()
+            self.about.unlink(missing_ok=True)
 
     def publish(self) -> None:
         """Give it the file's name, in the place of what is there."""
         self.close()
         if self._bytes:
             self.part.replace(self.path)
-            self._forget()
+            self.about.unlink(missing_ok=True)
 
     @property
     def _to_begin_anew(self) -> str:
         return f"remove {self.part.name} and {self.about.name} to begin anew, or {self._elsewhere}"
-
-    def _forget(self) -> None:
-        self.about.unlink(missing_ok=True)
-        for torn in self.about.parent.glob(f".{glob.escape(self.about.name)}.*.part"):  # notes of calls that were killed
-            torn.unlink(missing_ok=True)
 
     def _save(self) -> None:
         content = {"made_of": self._made_of, "bytes": self._bytes, "note": self.note}

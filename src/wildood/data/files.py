@@ -4,15 +4,25 @@ import hashlib
 import io
 import json
 import os
+import platform
+import re
+import time
+from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load as parse_tensors
 from safetensors.torch import save as serialise_tensors
 from torch import Tensor
+
+from wildood.data.locks import locked
+
+_HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # this machine, in the names of what it writes
+_LEFTOVER = re.compile(r"\..+\.(?P<host>[0-9a-f]{8})[0-9a-f]{8}\.part", re.DOTALL)
+_DAY = 24 * 60 * 60
 
 
 class DamagedFileError(ValueError):
@@ -29,16 +39,42 @@ def write_atomically(path: Path, content: bytes) -> None:
     (b'whole', 1)
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A name of its own: other processes and threads may write the same file at the same time.
-    draft = path.with_name(f".{path.name}.{os.getpid()}-{uuid4().hex[:8]}.part")
-    try:
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    remove_leftovers(path.parent)
+    while True:
+        draft = path.with_name(f".{path.name}.{_HOST}{token_hex(4)}.part")
+        # Locked until it has its name: nobody takes it for a leftover.
+        with locked(draft, waiting="") as mine:
+            if mine and not draft.exists():  # somebody has, before the lock was there
+                continue
+            try:
+                with draft.open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                draft.replace(path)
+            finally:
+                draft.unlink(missing_ok=True)
+            return
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what writers that were killed left in a directory: the system has let go of their locks.
+
+    Where a file system knows no locks, leftovers stay; those of another machine go when they are a day old, for some
+    network file systems do not tell one machine of the locks of another.
+
+    >>> remove_leftovers(Path("nowhere"))
+    """
+    names: list[str] = []
+    with suppress(OSError):
+        names = os.listdir(directory)  # noqa: PTH208 - names alone: there may be many
+    for match in filter(None, map(_LEFTOVER.fullmatch, names)):
+        path = directory / match.string
+        with suppress(OSError):  # another process was faster, or the file is another user's
+            if match["host"] == _HOST or time.time() - path.stat().st_mtime > _DAY:
+                with locked(path) as dead:
+                    if dead:
+                        path.unlink()
 
 
 def write_array_file(path: Path, **arrays: np.ndarray[Any, Any]) -> None:
@@ -104,7 +140,10 @@ def load_state(content: bytes) -> Any:
         raise DamagedFileError("not a file that wildood wrote") from error
     if _digest(skeleton, tensors) != expected:
         raise DamagedFileError("its checksum does not agree with its content")
-    return _put_tensors(parsed, tensors)
+    try:
+        return _put_tensors(parsed, tensors)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedFileError("not a file that wildood wrote") from error
 
 
 def _digest(skeleton: str, tensors: dict[str, Tensor]) -> str:

@@ -14,10 +14,10 @@ _LOGGER = logging.getLogger("wildood")
 
 
 @contextmanager
-def locked(path: Path, *, shared: bool = False, waiting: str = "") -> Iterator[bool]:
+def locked(path: Path, *, shared: bool = False, waiting: str | None = None) -> Iterator[bool]:
     """Hold a lock, alone or shared; gives False if it is not to be had, as where a file system knows no locks.
 
-    If somebody else has it, `waiting` is told to the log and the lock is waited for; without that text it is not.
+    If another process has it, the lock is waited for where `waiting` is a text, which goes to the log unless it is empty.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place, locked(Path(place) / "lock") as first:
@@ -53,23 +53,26 @@ def is_held(path: Path) -> bool:
 
 
 def _opened(path: Path) -> int | None:
+    if sys.platform == "win32":  # without locks, an open file would only be in the way of those who rename it
+        return None
     for flags in (os.O_WRONLY | os.O_CREAT, os.O_RDONLY):  # a directory, or a file in a read-only place, can only be read
         with suppress(OSError):
             return os.open(path, flags, 0o666)
     return None
 
 
-def _lock(number: int, waiting: str, *, shared: bool) -> bool:
+def _lock(number: int, waiting: str | None, *, shared: bool) -> bool:
     if sys.platform == "win32":
         return False
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
         fcntl.flock(number, kind | fcntl.LOCK_NB)
     except BlockingIOError:
+        if waiting is None:
+            return False
         if waiting:
             _LOGGER.info(waiting)
-            fcntl.flock(number, kind)
-        return bool(waiting)
+        fcntl.flock(number, kind)
     except OSError:
         return False
     return True

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from wildood.data.decoding import Broken, Decoded
 from wildood.data.images import Framing, Images
 from wildood.data.index import Index, Names, Numbers
 from wildood.data.listing import Listed, Listing
+from wildood.data.schema import ArgumentsOf, Count, parse
 
 EXAMPLES, LABELS, INDEX, ABOUT = "examples.npy", "labels.npy", "index.jsonl", "about.json"
 _FORMAT = 2  # of the files below; another number is decoded anew
@@ -41,7 +42,7 @@ class About:
     shape: tuple[int, ...]
     sizes: dict[str, int]
     hashes: dict[str, str]
-    broken: list[tuple[int, str, str, bool]]
+    broken: list[tuple[Count, str, str, bool]]
     content: str
 
     def as_text(self) -> str:
@@ -137,9 +138,8 @@ def open_stored(place: Path, source: str) -> Stored | None:
     True
     """
     try:
-        found: dict[str, Any] = json.loads((place / ABOUT).read_bytes())
-        broken = [(int(line), str(name), str(reason), bool(unread)) for line, name, reason, unread in found["broken"]]
-        about = About(**found | {"shape": tuple(found["shape"]), "broken": broken})
+        found = parse((place / ABOUT).read_bytes(), Annotated[dict[str, Any], ArgumentsOf(About)])
+        about = About(**found | {"shape": tuple(found["shape"]), "broken": [tuple(each) for each in found["broken"]]})
         if about.source != source or {EXAMPLES, *about.hashes} != {*about.sizes} or INDEX not in about.hashes:
             return None
         if any((place / name).stat().st_size != size for name, size in about.sizes.items()):
@@ -153,7 +153,7 @@ def open_stored(place: Path, source: str) -> Stored | None:
         if labels is not None and (labels.shape != about.shape[:1] or labels.dtype != np.int64):
             return None
         return Stored(about, examples, labels, Index(place / INDEX))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, EOFError):
+    except (OSError, ValueError, EOFError):
         return None
 
 

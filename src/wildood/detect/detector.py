@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from wildood.data.given import unlabelled_source
 from wildood.data.sources import Source
@@ -51,6 +52,11 @@ class Example:
         first = source.gather(torch.arange(1))[0]
         kind = "float" if first.is_floating_point() else "uint8" if first.dtype == torch.uint8 else "integer"
         return cls(tuple(first.shape[1:]), kind)
+
+    def blank(self, count: int) -> Tensor:
+        """So many examples like this one, all zero."""
+        dtype = {"uint8": torch.uint8, "float": torch.float32}.get(self.kind, torch.long)
+        return torch.zeros((count, *self.shape), dtype=dtype)
 
     def check(self, source: Source, name: str, *, resized: bool = False) -> Source:
         """Refuse a source whose examples are not like this one; images that an input spec resizes may have another size."""
@@ -181,6 +187,11 @@ class Detector:
         """The class of each example, even where it would be rejected."""
         return each_output(self.classifier, self._source(x), lambda outputs: outputs.logits.argmax(1)).numpy()
 
+    def class_name(self, number: int) -> str | int:
+        """The name of a class, or its number: a model may have more classes than there are names."""
+        names = self.record.get("classes", ())
+        return str(names[number]) if number < len(names) else int(number)
+
     def score_and_classify(self, x: Any) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """What `score` and `classify` say, from one pass over the examples."""
         return self._score_and_classify(self._source(x))
@@ -287,8 +298,7 @@ class Detector:
         return self.holdout_scores, self.holdout_classes
 
     def _class_count(self) -> int:
-        kind = torch.uint8 if self.example.kind == "uint8" else torch.float32 if self.example.kind == "float" else torch.long
-        blank = unlabelled_source(torch.zeros((1, *self.example.shape), dtype=kind), "x")
+        blank = unlabelled_source(self.example.blank(1), "x")
         return each_output(self.classifier, blank, lambda outputs: outputs.logits).shape[1]
 
     def _scores(self, source: Source) -> npt.NDArray[np.float32]:

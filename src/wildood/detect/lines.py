@@ -115,8 +115,7 @@ def lines_of(detector: Detector, chunk: Chunk, form: Format, threads: int = 1) -
         return Lines(text.getvalue(), 0, tuple(found.broken))
     scores, classes = detector.score_and_classify(found.examples)
     decisions = ("known" if accepted else "unknown" for accepted in detector.accepts(scores, classes))
-    names = detector.record.get("classes")
-    said = classes.tolist() if names is None else [names[number] for number in classes]
+    said = [detector.class_name(number) for number in classes.tolist()]
     rows = zip(found.names, (json_number(float(score)) for score in scores), decisions, said, strict=True)
     if form == "csv":
         writer.writerows(rows)

@@ -154,8 +154,8 @@ def _by_class(known: Answers, confidence: float) -> tuple[int, list[Share]]:
 
 
 def _name(detector: Detector, number: int) -> str:
-    names = detector.record.get("classes")
-    return f"class {number}" if names is None else str(names[number])
+    name = detector.class_name(number)
+    return name if isinstance(name, str) else f"class {name}"
 
 
 def _most(promise: Promise) -> str:

@@ -4,8 +4,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict
 
+from wildood.data.schema import SchemaError, check, parse
 from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
 from wildood.train.history import Row
@@ -79,6 +80,12 @@ class Failure:
     about: Mapping[str, Any] | None = None
 
 
+class _Failure(TypedDict, total=False):
+    error: Required[str]
+    traceback: Required[str]
+    about: dict[str, Any] | None
+
+
 def result_json(result: Result) -> str:
     """A result as JSON, without its experiment, which has a file of its own.
 
@@ -101,7 +108,7 @@ def result_of(experiment: Experiment, text: str) -> Result:
     wildood.errors.InputError: 'accuracy' is missing
     """
     try:
-        content = json.loads(text)
+        content = parse(text.encode(), Any)
         tests = {name: OnOod(**_known(OnOod, found)) for name, found in content["tests"].items()}
         result = Result(experiment, **_known(Result, content) | {"tests": tests})
         _check(result)
@@ -122,11 +129,11 @@ def read_result(experiment: Experiment, path: Path) -> Result:
 def read_failure(experiment: Experiment, path: Path) -> Failure:
     """The failure in a file; that a run has failed is known even if its file cannot be read."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return Failure(experiment, str(content["error"]), str(content["traceback"]), content.get("about"))
+        content: _Failure = parse(path.read_bytes(), _Failure)
+        return Failure(experiment, content["error"], content["traceback"], content.get("about"))
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, SchemaError):
         return Failure(experiment, f"why is not known: its {path.name} cannot be read", "")
 
 
@@ -165,8 +172,10 @@ def _check(result: Result) -> None:
 
 
 def _refuse_unless_number(value: object, name: str) -> None:
-    if not isinstance(value, int | float):
-        raise TypeError(f"{name} is {value!r}, which is no number")
+    try:
+        check(value, float | bool)
+    except SchemaError as error:
+        raise TypeError(f"{name} is {value!r:.80}, which is no number") from error
 
 
 def _listed(names: Iterable[str]) -> str:

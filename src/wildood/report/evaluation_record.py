@@ -41,7 +41,7 @@ def metrics_record(measured: Measured, directory: Path, command: str) -> dict[st
             "threshold": json_number(detector.threshold),
             "class_thresholds": None if each is None else [json_number(threshold) for threshold in each.tolist()],
             "promise": None if detector.promise is None else asdict(detector.promise),
-            "record": detector.record,
+            "record": _finite(detector.record),
         },
         "promise": promise_record(detector, measured.promise),
         "id": {
@@ -74,3 +74,12 @@ def _listed(answers: SetAnswers, numbers: npt.NDArray[np.intp], names: Sequence[
         }
         for number in numbers[:LISTED].tolist()
     ]
+
+
+def _finite(value: Any) -> Any:
+    """A record with its infinite settings, such as a clip of inf, as text."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return json_number(value) if isinstance(value, float) else value

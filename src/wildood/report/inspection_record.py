@@ -66,7 +66,7 @@ def _fpr(found: Inspection) -> list[dict[str, Any]] | None:
 
 def _rows(choices: Sequence[Choice], detector: Detector, found: Inspection, files: Sequence[str]) -> list[dict[str, Any]]:
     """The chosen examples; `example`, `score`, `decision` and `class` are those of `wildood score`."""
-    decided, p_values, names = found.traffic, found.p_values, detector.record.get("classes")
+    decided, p_values = found.traffic, found.p_values
     return [
         {
             "example": files[number] if files else number,
@@ -75,7 +75,7 @@ def _rows(choices: Sequence[Choice], detector: Detector, found: Inspection, file
             "score": json_number(float(decided.scores[number])),
             "p_value": None if p_values is None else float(p_values[number]),
             "decision": "unknown" if decided.rejected[number] else "known",
-            "class": int(decided.classes[number]) if names is None else names[decided.classes[number]],
+            "class": detector.class_name(decided.classes[number]),
         }
         for number, why in choices
     ]

@@ -134,18 +134,20 @@ def _histograms(result: Result, scores: Scores) -> list[Panel]:
 
 
 def _training(result: Result) -> list[Panel]:
-    if not result.history:
+    if not result.history or not all("step" in row for row in result.history):  # a page is drawn of what a file holds
         return []
     experiment, about = result.experiment, result.about or {}
     recipe = experiment.recipe()
-    assert not isinstance(recipe, Score)  # noqa: S101 - what has a history has been trained
+    if isinstance(recipe, Score):  # which is not trained, whatever the file says
+        return []
     keep = "as_published" if experiment.protocol == "as_published" and recipe.uses_wild else experiment.keep
     epochs = range(len(result.history))
     kept = epochs[-1] if keep == "last" else about.get("kept_epoch")
+    known = isinstance(kept, int) and kept in epochs and all("acceptance" in result.history[each] for each in (0, kept))
     record = {
         "method": {"name": type(recipe).__name__, **experiment.settings},
         "keep": keep,
-        "kept_epoch": kept if isinstance(kept, int) and kept in epochs else None,
+        "kept_epoch": kept if known else None,
     }
     return training_panels(result.history, record)
 

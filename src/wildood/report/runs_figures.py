@@ -109,5 +109,5 @@ def mean_of_runs(histories: Sequence[Sequence[Row]]) -> tuple[list[float], list[
 
 
 def _column(history: Sequence[Row]) -> tuple[list[float], list[float]]:
-    rows = [row for row in history if "false_alarm" in row]
+    rows = [row for row in history if {"epoch", "false_alarm"} <= row.keys()]
     return [row["epoch"] for row in rows], [row["false_alarm"] for row in rows]

@@ -42,7 +42,7 @@ def constraint_panels(runs: Runs) -> list[Panel]:
     for number, table in enumerate(runs.tables):
         row = _woods(table)
         found = [runs.by_name[name] for name in row.runs] if row else []
-        histories = [run.history for run in found if any("false_alarm" in each for each in run.history)]
+        histories = [run.history for run in found if any({"epoch", "false_alarm"} <= each.keys() for each in run.history)]
         if row and histories:
             tolerance = float(found[0].experiment.settings["tol"])
             at = f", at π = {row.pi:g}" if row.pi is not None else ""

@@ -79,12 +79,17 @@ class Score(nn.Module):
             setattr(other, name, value)
         return other
 
-    def restore(self, state: dict[str, Tensor]) -> None:
-        """Take back what `state_dict` gave; fitted buffers have the shapes of the data they were fitted on."""
+    def restore(self, state: dict[str, Tensor], *, assign: bool = False) -> None:
+        """Take back what `state_dict` gave; fitted buffers have the shapes of the data they were fitted on.
+
+        Args:
+            state: what it gave.
+            assign: keep these tensors themselves, not copies of them.
+        """
         for name in self._buffers:
             if name in state:
                 self._buffers[name] = torch.empty_like(state[name])
-        self.load_state_dict(state)
+        self.load_state_dict(state, assign=assign)
 
 
 def score_all(classifier: Classifier, source: Source, score: Score, take: Callable[[Scored], Tensor]) -> Tensor:
