@@ -4,8 +4,9 @@ import hashlib
 import io
 import json
 import os
+import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from uuid import uuid4
 
 import numpy as np
@@ -13,6 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load as parse_tensors
 from safetensors.torch import save as serialise_tensors
 from torch import Tensor
+
+from wildood.errors import InputError, as_utf8
 
 
 class DamagedFileError(ValueError):
@@ -39,6 +42,31 @@ def write_atomically(path: Path, content: bytes) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    r"""Write a text file in UTF-8, whole or not at all; of names that are not UTF-8, the odd bytes are written as \udcff.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     write_text(Path(place) / "a.txt", "caf\udce9")
+    ...     (Path(place) / "a.txt").read_bytes()
+    b'caf\\udce9'
+    """
+    write_atomically(path, as_utf8(text).encode())
+
+
+def open_plain(path: str | Path) -> BinaryIO:
+    """Open a file to read it; a pipe, a socket or a device is refused, for reading one may never end.
+
+    >>> open_plain("/dev/zero")
+    Traceback (most recent call last):
+    wildood.errors.InputError: /dev/zero is a pipe, a socket or a device: give a plain file
+    """
+    mode = Path(path).stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # of a directory, the system says it
+        raise InputError(f"{path} is a pipe, a socket or a device: give a plain file")
+    return Path(path).open("rb")
 
 
 def write_array_file(path: Path, **arrays: np.ndarray[Any, Any]) -> None:
