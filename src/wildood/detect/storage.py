@@ -23,6 +23,7 @@ from wildood.models.heads import SHIPPED as HEADS
 from wildood.models.outputs import Classifier
 from wildood.models.shipped import SHIPPED, build_model, describe_model
 from wildood.scores.shipped import SHIPPED as SCORES
+from wildood.settings import check_path
 
 FORMAT = 1
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -96,7 +97,7 @@ def load(directory: str | Path, model: nn.Module | Callable[[], nn.Module] | Non
     >>> bool(np.array_equal(again.score(x), detector.score(x)))
     True
     """
-    directory = Path(directory)
+    directory = check_path(directory, "the directory")
     content, weights = _read(directory)
     try:
         return _build(content, load_tensors(weights), model, directory)
