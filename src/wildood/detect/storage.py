@@ -217,7 +217,12 @@ def _network(described: dict[str, Any], model: nn.Module | Callable[[], nn.Modul
         return _unset(lambda: build_model(described))
     if not isinstance(model, nn.Module) and not callable(model):
         raise DetectorFileError(f"model is a {type(model).__name__}: pass an nn.Module, or a function that builds one")
-    network = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
+    try:
+        network = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
+    except (RuntimeError, TypeError) as error:
+        if not isinstance(model, nn.Module):  # what goes wrong in a user's function is theirs to see
+            raise
+        raise DetectorFileError(f"the model cannot be copied ({error}): pass a function that builds it") from error
     if not isinstance(network, nn.Module):
         raise DetectorFileError(f"model() returned a {type(network).__name__}: it must build an nn.Module")
     return uncompiled(network)

@@ -13,7 +13,7 @@ from wildood.methods.schedule import Schedule
 from wildood.methods.woods import SigmoidLevel, drawn_level
 from wildood.models.outputs import Classifier
 from wildood.scores.energy import EnergyScore
-from wildood.settings import check_fields, check_positive
+from wildood.settings import check_fields, check_flag, check_positive
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class EnergyLogistic:
     published: bool = False
 
     def __post_init__(self) -> None:
-        check_fields(self, "EnergyLogistic: ", weight=check_positive, alpha=check_alpha)
+        check_fields(self, "EnergyLogistic: ", weight=check_positive, alpha=check_alpha, published=check_flag)
 
     @classmethod
     def as_published(cls, weight: float = 1.0) -> Self:
