@@ -24,7 +24,10 @@ def quoted(value: Any) -> str:
     >>> quoted("best"), quoted(0.05), quoted("y" * 500)[:12]
     ("'best'", '0.05', "'yyyyyyyyyyy")
     """
-    return " ".join(_SHORT.repr(value).split())
+    try:
+        return " ".join(_SHORT.repr(value).split())
+    except ValueError:  # Python writes out no whole number of more than 4,300 digits
+        return f"a very long {type(value).__name__}"
 
 
 def check_number(
