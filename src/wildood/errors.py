@@ -1,12 +1,37 @@
 """The few exceptions a user may meet; each message says what was given, what was expected and what to do next."""
 
+LONGEST = 1000  # characters of a message: a value in it may be of any length
+
+
+def as_utf8(text: str) -> str:
+    r"""The text, with what UTF-8 cannot say spelt out: the bytes of a file's name that are not UTF-8.
+
+    >>> as_utf8("caf\udce9")
+    'caf\\udce9'
+    """
+    return text.encode(errors="backslashreplace").decode()
+
+
+def printable(text: object) -> str:
+    r"""A text as one line that any terminal and any file can take; what is left out of a very long one is its middle.
+
+    >>> printable("photos/a\nb.png"), printable("caf\udce9.png"), len(printable("y" * 5000))
+    ('photos/a b.png', 'caf\\udce9.png', 1000)
+    """
+    line = " ".join(part.strip() for part in str(text).splitlines())
+    line = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in line)
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 305]} ... {line[-300:]}"
+
 
 class WildoodError(Exception):
-    """Everything wildood refuses or gives up on; catch this to catch them all.
+    """Everything wildood refuses or gives up on; catch this to catch them all. Its message is one line.
 
     >>> issubclass(InputError, WildoodError)
     True
     """
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(printable(message))
 
 
 class InputError(WildoodError, ValueError):

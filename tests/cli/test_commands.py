@@ -66,9 +66,13 @@ def place(tmp_path_factory):
         "steps": 'steps = "many"',
         "name": "stepz = 3",
         "frozen": 'frozen = "yes"',
+        "nul": 'labelled = "a\\u0000b"',
+        "deep": f"labelled = {'[' * 3000}",
     }.items():
         (path / f"{name}.toml").write_text(content + "\n")
     (path / "bytes.toml").write_bytes(b"\xff\xfe")
+    for name in ("pipe.toml", "pipe.npy"):
+        os.mkfifo(path / name)
     return path
 
 
@@ -466,7 +470,34 @@ MISTAKES = {
     "small grid": ([*OURS, "--alpha", "0.02", "--grid", "mu2=1,2", "--out", "x"], "needs 49 in each: give 147 in all"),
     "grid without": ([*OURS, "--keep", "last", "--grid", "mu2=1,2", "--out", "x"], "leave out keep= (--keep)"),
     "another run": ([*OURS, "--out", "d", "--seed", "5"], "belongs to another run: its seed is 0"),
+    "a seed below 0": ([*OURS, "--out", "x", "--seed", "-1"], "seed is -1: give a whole number from 0 on"),
+    "endless": ([*OURS[:-2], "--epochs", "9" * 23, "--out", "x"], "epochs is 99999999999999999999999: give a positive"),
+    "layer of less than none": ([*FIT, "--model", "mlp:inputs=-64,classes=3", "--out", "x"], "inputs is -64: give a whole"),
+    "layer beyond memory": ([*FIT, "--model", f"mlp:inputs=4,classes={'9' * 12}", "--out", "x"], "from 1 to 1048576"),
+    "endless network": ([*FIT, "--model", "wideresnet:depth=99999999994", "--out", "x"], "depth is 99999999994: give 6n"),
+    "no module": ([*FIT, "--model", ":f", "--out", "x"], "--model :f: give one of wideresnet, resnet20"),
+    "model of arguments": ([*FIT, "--model", "os.path:join", "--out", "x"], "missing a required argument: 'a'"),
+    "toml: NUL in a path": (["fit", "--config", "nul.toml"], "'a\\x00b' holds a NUL character: leave it out"),
+    "toml: brackets without end": (["fit", "--config", "deep.toml"], "deep.toml is not TOML"),
+    "toml: a pipe": (["fit", "--config", "pipe.toml"], "pipe.toml is a pipe, a socket or a device: give a plain file"),
+    "a pipe of arrays": ([*OURS, "--wild", "pipe.npy", "--out", "x"], "--wild: pipe.npy is a pipe, a socket or a device"),
+    "a pipe to score": (["score", "d", "pipe.npy", "--model", "own:build"], "pipe.npy is a pipe, a socket or a device"),
+    "a name of two lines": (["fit", "--config", "a\nb"], "--config a b: No such file or directory"),
+    "a very long word": ([*OURS, "--out", "y" * 5000], "which no file can be named: give another path"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [MemoryError("36 TiB"), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_sizes_beyond_memory_give_one_line(error, monkeypatch, capsys):
+    monkeypatch.setattr("wildood.cli.show.run", lambda _words: (_ for _ in ()).throw(error))
+    assert main(["show", "d"]) == 2
+    assert capsys.readouterr().err == f"wildood: there is not enough memory for these sizes: give smaller ones ({error})\n"
+
+
+def test_a_bug_still_shows_where_it_is(monkeypatch):
+    monkeypatch.setattr("wildood.cli.show.run", lambda _words: (_ for _ in ()).throw(RuntimeError("a bug")))
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["show", "d"])
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

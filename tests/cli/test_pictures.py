@@ -18,6 +18,7 @@ from wildood.cli.sources import colours
 from wildood.data.given import all_labels
 from wildood.data.images import Images
 from wildood.detect.preparation import prepare
+from wildood.errors import as_utf8
 
 COLOURS = {"grass": (30, 160, 40), "sky": (90, 140, 230)}
 SPEC = wildood.InputSpec(mean=(0.5,) * 3, std=(0.25,) * 3)
@@ -224,3 +225,42 @@ def test_a_named_set_works_and_a_missing_one_says_how_to_get_it(place, capsys):
     assert "did you mean" not in said
     assert main(["fit", "--labelled", "cifar11:train", "--wild", "inbox", "--model", "resnet20", "--out", "x"]) == 2
     assert "did you mean the named set cifar10? See wildood data list" in capsys.readouterr().err
+
+
+ODD_NAMES = {
+    "latin-1": b"caf\xe9",
+    "not UTF-8": b"\xff\xfe",
+    "two lines": b"a\nb",
+    "colour": b"\x1b[31mred",
+    "markup": b"[red]<b>&amp;",
+}
+
+
+@pytest.mark.parametrize("name", ODD_NAMES.values(), ids=ODD_NAMES)
+def test_names_of_any_bytes_go_through_every_command(files, place, name, capsys):
+    odd = os.fsdecode(name)
+    for part in ("photos", "held"):  # as a folder, as a class and as a file
+        for folder, kind in ((odd, "grass"), ("sky", "sky")):
+            target = place / f"{odd}-{part}" / folder
+            target.mkdir(parents=True)
+            for picture_file in (files / part / kind).iterdir():
+                (target / f"{odd}{picture_file.name}").symlink_to(picture_file)
+    labelled, held = str(place / f"{odd}-photos"), str(place / f"{odd}-held")
+    shared = ["--model", "smallcnn:channels=3,width=2", "--size", "8", "--batch", "16", "--steps", "2"]
+    assert main(["pretrain", "--labelled", labelled, *shared, "--set-aside", "0.2", "--out", str(place / "p")]) == 0
+    fit = ["fit", "--labelled", labelled, "--wild", labelled, "--holdout", held, *shared, "--alpha", "0.2"]
+    out = str(place / f"{odd}-out")
+    assert main([*fit, "--out", out]) == 0
+    assert main(["show", out]) == 0
+    assert main(["inspect", out, "--wild", held, "--top", "2"]) in {0, 3}
+    assert main(["evaluate", out, "--id", held, "--ood", "inbox", "--resamples", "5"]) == 0
+    assert main(["evaluate", out, "--id", "held2", "--ood", held]) == 2
+    assert main(["score", out, held, "--out", str(place / "scores.csv")]) == 0
+    assert main(["score", out, held, "--format", "jsonl"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert len(rows) == 24
+    assert {row["example"].split("/")[0] for row in rows} == {odd, "sky"}
+    record = json.loads((place / f"{odd}-out" / "detector.json").read_text())["record"]
+    assert record["classes"] == [as_utf8(each) for each in sorted([odd, "sky"])]
+    for page in (place / f"{odd}-out").rglob("*.html"):
+        page.read_text(encoding="utf-8")

@@ -1,14 +1,20 @@
 """Arrays come from files as they are, with labels where a name tells them."""
 
 import io
+import os
 import sys
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
+from wildood.data.archives import open_archive
 from wildood.data.array_files import open_arrays
+from wildood.data.given import labelled_source, unlabelled_source
+from wildood.data.images import Framing
 from wildood.errors import InputError
 
 X, Y = np.arange(12.0).reshape(3, 2, 2), np.array([2, 0, 1])
@@ -131,3 +137,101 @@ def test_file_that_holds_no_plain_arrays_is_refused(content, name):
     Path(name).write_bytes(content())
     with pytest.raises(InputError, match=f"{name} is not an .npz or .npy file of plain arrays: numpy.savez writes one"):
         open_arrays(name)
+
+
+def header(shape, descr="<f4", *, by_column=False):
+    return f"{{'descr': {descr!r}, 'fortran_order': {by_column}, 'shape': {shape}, }}"
+
+
+MADE_UP = {
+    "36 TiB": header("(9895604649984, 4)"),
+    "36 TiB in one example": header("(1, 9895604649984)"),
+    "36 TiB by column": header("(9895604649984, 4)", by_column=True),
+    "more than a number can say": header("(99999999999999999999999, 4)"),
+    "none of a huge size": header("(0, 99999999999999999999999)"),
+    "fewer than none": header("(-5, 4)"),
+    "fewer than none, twice": header("(-6, -4)"),
+    "70 axes": header(str((1,) * 70)),
+    "no shape": header("None"),
+    "no such type": header("(6, 4)", "zz"),
+    "brackets without end": "[" * 4000,
+    "nothing": "",
+}
+
+
+def read_whole(name):
+    unlabelled_source(open_arrays(name), "a.npy or a.npz")
+
+
+def read_chunks(name):
+    with open_archive(name, Framing()) as archive:
+        for chunk in archive.chunks:
+            unlabelled_source(chunk.read(1).examples, "a.npy or a.npz")
+
+
+@pytest.mark.parametrize("read", [read_whole, read_chunks])
+@pytest.mark.parametrize("kind", ["npy", "npz", "lzma"])
+@pytest.mark.parametrize("text", MADE_UP.values(), ids=MADE_UP)
+def test_a_file_that_claims_what_cannot_be_is_refused_by_its_name(text, kind, read):
+    head = text.encode().ljust(max(117, len(text) + 1)) + b"\n"
+    content = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + bytes(96)
+    name = "a.npy" if kind == "npy" else "a.npz"
+    if kind == "npy":
+        Path(name).write_bytes(content)
+    else:
+        with zipfile.ZipFile(name, "w", zipfile.ZIP_LZMA if kind == "lzma" else zipfile.ZIP_STORED) as archive:
+            archive.writestr("x.npy", content)
+    with pytest.raises(InputError, match=r"a\.np[yz]") as refused:
+        read(name)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_a_damaged_archive_is_refused_whatever_its_compression(compression):
+    content = io.BytesIO()
+    np.save(content, np.random.default_rng(0).normal(size=(50, 4)))
+    with zipfile.ZipFile("a.npz", "w", compression) as archive:
+        archive.writestr("x.npy", content.getvalue())
+    whole = Path("a.npz").read_bytes()
+    for place in range(60, 200, 7):
+        Path("a.npz").write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
+        with pytest.raises(InputError, match=r"a\.npz is not an \.npz or \.npy file of plain arrays"):
+            open_arrays("a.npz")
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.npz:x"])
+def test_a_pipe_is_refused_instead_of_waiting_for_its_other_end(name):
+    os.mkfifo(name.partition(":")[0])
+    with pytest.raises(InputError, match="is a pipe, a socket or a device: give a plain file"):
+        open_arrays(name)
+    with pytest.raises(InputError, match="is a pipe, a socket or a device"), open_archive(name, Framing()):
+        pass
+
+
+@pytest.mark.parametrize("labels", [np.zeros(3), np.array(["a", "b", "c"]), Y[:, None], Y.astype("M8[s]"), Y.astype("g")])
+def test_labels_that_are_no_classes_leave_examples_without_labels(labels):
+    np.savez("a.npz", x=X, y=labels)
+    found = open_arrays("a.npz")
+    assert found.labels is None
+    assert torch.equal(unlabelled_source(found, "wild").gather(torch.arange(3))[0], torch.from_numpy(X))
+    with pytest.raises(InputError, match=r"a\.npz has no labels: its labels have dtype .*: give one integer class"):
+        labelled_source(found, "labelled")
+
+
+def test_names_of_too_few_classes_are_refused():
+    np.savez("a.npz", x=X, y=Y, classes=np.array(["cat", "dog"]))
+    with pytest.raises(InputError, match=r"a\.npz: a label is 2, but classes names 2: name every class"):
+        open_arrays("a.npz")
+
+
+@pytest.mark.parametrize("order", [">f4", ">f8", ">i2", ">u2"])
+def test_numbers_in_the_other_byte_order_are_read_as_they_are_meant(order):
+    np.save("a.npy", X.astype(order))
+    np.savez("a.npz", x=X.astype(order), y=Y.astype(">i8"))
+    for name in ("a.npy", "a.npz"):
+        rows, _ = unlabelled_source(open_arrays(name), "x").gather(torch.arange(3))
+        assert np.array_equal(rows.numpy(), X)
+        with open_archive(name, Framing()) as archive:
+            chunk = next(archive.chunks).read(1)
+        assert np.array_equal(chunk.examples, X)
+    assert labelled_source(open_arrays("a.npz"), "labelled").gather(torch.arange(3))[1].tolist() == Y.tolist()

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from contextlib import contextmanager
 
 import pytest
 
@@ -172,4 +173,39 @@ def test_class_that_appears_while_listing_is_refused(tmp_path):
     folder = touched(tmp_path, "cat/1.png")
     touched(tmp_path, "dog/1.png")
     with pytest.raises(InputError, match="dog appeared while it was listed: open it again"):
+        list(folder)
+
+
+@contextmanager
+def nested(place, depth):
+    """A picture in so many folders, one in the other; afterwards two are left, as pytest could not remove more."""
+    (place / "cat").mkdir()
+    open_folders = [os.open(place / "cat", os.O_RDONLY)]
+    try:
+        for _ in range(depth):
+            os.mkdir("d", dir_fd=open_folders[-1])
+            open_folders.append(os.open("d", os.O_RDONLY, dir_fd=open_folders[-1]))
+            if len(open_folders) > 2:
+                os.close(open_folders.pop(0))
+        os.close(os.open("1.png", os.O_CREAT, dir_fd=open_folders[-1]))
+        yield Folder(place)
+    finally:
+        for folder in open_folders:
+            os.close(folder)
+        while (place / "cat/d/d").exists():  # shutil.rmtree calls itself for each of them
+            (place / "cat/d/d").rename(place / "cat/e")
+            (place / "cat/d").rmdir()
+            (place / "cat/e").rename(place / "cat/d")
+
+
+def test_folders_may_lie_deeper_in_each_other_than_python_calls_may(tmp_path):
+    with nested(tmp_path, 1500) as folder:
+        assert pairs(folder) == [(f"cat/{'d/' * 1500}1.png", 0)]
+
+
+def test_folders_deeper_than_a_path_may_be_long_are_left_alone(tmp_path):
+    with (
+        nested(tmp_path, 2500) as folder,
+        pytest.raises(InputError, match=r"holds no pictures, but other files \(1, such as"),
+    ):
         list(folder)

@@ -1,6 +1,7 @@
 """A manifest gives what it says, in its order, or the line that is wrong."""
 
 import json
+import os
 
 import pytest
 
@@ -127,3 +128,17 @@ def test_label_that_appears_while_reading_is_refused(tmp_path):
     (tmp_path / "set.csv").write_text("path,label\na.png,dog\n")
     with pytest.raises(InputError, match="changed while it was read: open it again"):
         list(given)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_a_pipe_is_refused_instead_of_waiting_for_its_other_end(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(InputError, match="is a pipe, a socket or a device: give a plain file"):
+        Manifest(tmp_path / name)
+
+
+def test_a_label_that_is_half_a_character_is_refused(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"path": "a.png", "label": "\\ud800"}\n')
+    with pytest.raises(InputError, match="line 1 has a label that is no text: give a name"):
+        Manifest(path)

@@ -162,7 +162,7 @@ def test_names_that_are_no_text_are_opened_twice(tmp_path):
         ("a.txt", f"a.txt is not of a kind that can be opened: {ACCEPTED}"),
         ("a.txt/b", f"a.txt/b cannot be opened (Not a directory): {ACCEPTED}"),
         ("a.PNG", "a.PNG is one picture: give the folder that it lies in"),
-        ("n\0", f"n\0 cannot be opened (embedded null byte): {ACCEPTED}"),
+        ("n\0", "the path is 'n\\x00', which no file can be named: give another path"),
     ],
 )
 def test_what_cannot_be_opened_is_refused_with_what_can(tmp_path, monkeypatch, path, message):

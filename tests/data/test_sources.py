@@ -306,3 +306,104 @@ def test_the_example_that_is_not_finite_is_named(value, convert, row):
 def test_examples_that_are_no_numbers_or_none_at_all_are_refused(x, message):
     with pytest.raises(InputError, match=message):
         unlabelled_source(x, "wild")
+
+
+@pytest.mark.parametrize("order", [">f2", ">f4", ">f8", ">i4", ">u2"])
+def test_the_other_byte_order_gives_the_same_batches_and_the_same_fingerprint(order):
+    swapped, plain = X.astype(order), X.astype(np.dtype(order).newbyteorder("="))
+    for source in (unlabelled_source(swapped, "x"), labelled_source((swapped, Y.astype(">i8")), "x")):
+        assert np.array_equal(source.gather(ORDER)[0].numpy(), plain[ORDER])
+    assert ArraySource(swapped).fingerprint() == ArraySource(plain).fingerprint()
+    assert np.array_equal(DatasetSource(Pairs(swapped), labelled=False, name="x").gather(ORDER)[0].numpy(), plain[ORDER])
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        X[::-1],
+        X[:, ::-1],
+        np.asfortranarray(X),
+        np.repeat(X, 2, 0)[::2],
+        X.astype(np.float16),
+        torch.from_numpy(X).bfloat16(),
+        torch.from_numpy(X).clone().requires_grad_(),
+        torch.nn.Parameter(torch.from_numpy(X).clone()),
+        torch.from_numpy(X).T.contiguous().T,
+        torch.complex(torch.from_numpy(X), -torch.from_numpy(X)).conj().imag,  # a view that negates
+    ],
+)
+def test_numbers_are_read_however_they_lie_in_memory(array):
+    source = unlabelled_source(array, "x")
+    rows = source.gather(ORDER)[0]
+    assert not rows.requires_grad
+    meant = np.array(array)[ORDER] if isinstance(array, np.ndarray) else array.detach()[ORDER]
+    assert rows.float().tolist() == torch.as_tensor(meant).float().tolist()
+    assert len(source.fingerprint()) == 32
+
+
+NOT_NUMBERS = {
+    "is a sparse tensor: give a dense one": torch.eye(10).to_sparse(),
+    "is a tensor on the meta device, without data": torch.empty(10, 3, device="meta"),
+    r"has dtype torch\.float8_e5m2: give float32": torch.ones(10, 3).to(torch.float8_e5m2),
+    r"has dtype torch\.complex64: give float32": torch.ones(10, 3, dtype=torch.complex64),
+    "has dtype datetime64": np.zeros((10, 3), "M8[s]"),
+    "has dtype .*: give float32": np.zeros((10, 3), "g"),
+    "has dtype object": np.full((10, 3), None),
+    r"has shape \(10, 0\): give at least one": np.zeros((10, 0)),
+    r"has shape \(\): give at least one": np.array(1.0),
+}
+
+
+@pytest.mark.parametrize("message", NOT_NUMBERS)
+def test_what_holds_no_numbers_that_can_be_computed_with_is_refused(message):
+    array = NOT_NUMBERS[message]
+    with pytest.raises(InputError, match=f"^wild {message}"):
+        unlabelled_source(array, "wild")
+    with pytest.raises(InputError, match=f"^labelled( x)? {message}"):
+        labelled_source((array, np.zeros(10, int)), "labelled")
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ((torch.eye(3).to_sparse(), 0), "example 0 is a sparse tensor"),
+        ((torch.empty(3, device="meta"), 0), "example 0 is a tensor on the meta device"),
+        ((torch.ones(3, dtype=torch.complex64), 0), "example 0 has dtype torch.complex64"),
+        ((np.zeros(3, "M8[s]"), 0), "example 0 is a ndarray: a dataset must give an array"),
+        ((1.0, 0), r"example 0 has shape \(\): give an array with at least one number"),
+        ((torch.empty(0), 0), r"example 0 has shape \(0,\)"),
+        ((), r"example 0 has shape \(0,\)"),
+        ((X[0], np.zeros(2, int)), r"the label of example 0 is array\(\[0, 0\]\): give an integer class"),
+        ((X[0], torch.zeros(2)), "the label of example 0 is tensor"),
+        ((X[0], torch.empty((), device="meta")), "the label of example 0 is tensor"),
+        ((X[0], 2**70), f"the label of example 0 is {2**70}"),
+    ],
+)
+def test_an_item_of_a_dataset_that_is_no_example_is_refused_by_its_number(item, message):
+    with pytest.raises(InputError, match=f"^labelled: {message}"):
+        labelled_source(Items(item), "labelled").gather(torch.arange(1))
+
+
+class Items(Dataset):
+    """One item, as often as it is said to be."""
+
+    def __init__(self, item, length=10):
+        self.item, self.length = item, length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return self.item
+
+
+@pytest.mark.parametrize("length", [-1, 2.5, "7", None, 2**70])
+@pytest.mark.parametrize("read", [labelled_source, unlabelled_source])
+def test_a_length_that_is_none_is_refused(read, length):
+    with pytest.raises(InputError, match=r"^wild: the length of the Items cannot be used .*: let __len__ return"):
+        read(Items((X[0], 0), length), "wild")
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.int8])
+def test_labels_may_be_integers_of_any_kind(dtype):
+    assert labelled_source((X, torch.from_numpy(Y).to(dtype)), "labelled").gather(ORDER)[1].tolist() == Y[ORDER].tolist()

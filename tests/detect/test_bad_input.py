@@ -472,3 +472,82 @@ def test_fit_leaves_the_data_as_it_was(trained, toy, schedule):
     x, y, wild, held_x, held_y = arrays
     wildood.fit(trained(), (x, y), wild, (held_x, held_y), schedule=schedule, verbose=False)
     assert all(torch.equal(array, old) for array, old in zip(arrays, before, strict=True))
+
+
+ODD = (
+    object(),
+    "x\n",
+    b"x",
+    1j,
+    float("nan"),
+    10**400,
+    [None],
+    {1},
+    torch.empty(3, device="meta"),
+    torch.eye(2).to_sparse(),
+)
+ARGUMENTS = ("alpha", "confidence", "by_class", "features", "frozen", "keep", "run_dir", "seed", "verbose", "on_epoch")
+ARGUMENTS += ("schedule", "input", "method", "model", "labelled", "wild", "holdout", "ood")
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_an_odd_value_of_any_argument_is_refused_with_one_line(call, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for value in ODD:
+        if name in {"features", "run_dir"} and value == "x\n":  # a name like others
+            continue
+        with pytest.raises(wildood.WildoodError, match=name) as refused:
+            call(**{name: value})
+        assert "\n" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"seed": -1}, "seed is -1: give a whole number from 0 on"),
+        ({"alpha": 1e-320}, r"alpha is 1e-320: give a false-alarm rate strictly between 0 and 1 \(at least 1e-09\)"),
+        ({"run_dir": "a\0b"}, "run_dir is .*, which no file can be named"),
+        ({"on_epoch": lambda: None}, r"on_epoch cannot be called \(too many positional arguments\)"),
+        ({"features": 3}, "features is 3: give a submodule's name"),
+    ],
+)
+def test_arguments_that_would_fail_later_are_refused_now(call, changed, message):
+    refuses(call, message, **changed)
+
+
+@pytest.mark.parametrize(
+    "name", ["score", "predict", "p_value", "classify", "predict_proba", "score_and_classify", "calibrate"]
+)
+def test_a_detector_refuses_odd_examples_with_one_line(toy, trained, name):
+    detector = wildood.posthoc(trained(), wildood.EnergyScore(), holdout=toy.holdout)
+    for value in (*ODD, None, [], (), {}, np.array(1.0), np.zeros((3, 2), "M8[s]"), np.zeros((3, 0))):
+        if value is None and name == "calibrate":  # the holdout that it has
+            continue
+        with pytest.raises(InputError) as refused:
+            getattr(detector, name)(value)
+        assert "\n" not in str(refused.value)
+    with pytest.raises(InputError, match="the directory is 3: give a path"):
+        detector.save(3)
+    with pytest.raises(InputError, match="give what score_and_classify"):
+        detector.accepts([1.0], [0])
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (nn.Linear(2, 3, device="meta"), "the model's output is a tensor on the meta device"),
+        (Returning(lambda y: y.to_sparse()), "the model's output is a sparse tensor"),
+        (Returning(lambda y: y.to(torch.complex64)), "the model's output has dtype torch.complex64"),
+    ],
+)
+def test_outputs_that_cannot_be_computed_with_are_refused(call, model, message):
+    refuses(call, message, model=model)
+
+
+def test_a_model_without_gradients_is_refused(toy, schedule):
+    detached = Returning(lambda y: y.detach())
+    with pytest.raises(wildood.TrainingError, match="the model's output has no gradient"):
+        wildood.pretrain(detached, toy.labelled, schedule=schedule, verbose=False)
+    with pytest.raises(InputError, match="no gradient with respect to its input: give epsilon=0"):
+        wildood.posthoc(detached, wildood.Odin(epsilon=0.01), holdout=toy.holdout)

@@ -700,3 +700,14 @@ def test_loading_draws_no_random_numbers(fits, method, tmp_path):
     place, before = fits[method].save(tmp_path), torch.get_rng_state()
     wildood.load(place)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_model_that_cannot_be_copied_is_refused(tmp_path):
+    x = np.random.default_rng(0).normal(size=(50, 4)).astype("float32")
+    wildood.posthoc(nn.Linear(4, 3), wildood.EnergyScore(), holdout=x).save(tmp_path)
+    pruned = torch.nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
+    pruned.extra = pruned.weight * 2  # no leaf, as pruning leaves one
+    with pytest.raises(wildood.DetectorFileError, match=r"the model cannot be copied .*: pass a function that builds it"):
+        wildood.load(tmp_path, model=pruned)
+    with pytest.raises(wildood.InputError, match="the directory is 3: give a path"):
+        wildood.load(3)

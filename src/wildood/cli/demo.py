@@ -17,13 +17,14 @@ from rich.table import Table
 from rich.text import Text
 
 from wildood.cli.options import parse
-from wildood.data.files import write_array_file, write_atomically
+from wildood.data.files import write_array_file, write_text
 from wildood.errors import InputError
 from wildood.experiments.comparison import METHODS, Outcome, outcomes, summary
 from wildood.experiments.digits import digits
 from wildood.experiments.parts import Parts
 from wildood.experiments.threads import using_threads
 from wildood.report.tables import COLUMNS, best_cells, cells, plots_installed
+from wildood.settings import check_integer
 from wildood.train.progress import logger, progress_bar, shown
 
 
@@ -45,8 +46,7 @@ class DemoOptions:
 def run(words: Sequence[str]) -> None:
     """Compare the methods on digits; the table on standard output, the rest in the directory."""
     options = parse(DemoOptions, "demo", words)
-    if options.seeds < 1:
-        raise InputError(f"--seeds is {options.seeds}: give at least 1")
+    check_integer(options.seeds, "--seeds", "at least 1, at most 1,000", most=1000)
     if not plots_installed():
         raise InputError("the demo draws its page with matplotlib: pip install matplotlib scikit-learn")
     from wildood.report.comparison_page import comparison_page  # noqa: PLC0415 - matplotlib is an extra
@@ -72,9 +72,9 @@ def run(words: Sequence[str]) -> None:
     detector.save(options.out / "detector")
     _write_examples(options.out / "examples.npz", parts)
     command = shlex.join(["wildood", "demo", *words])
-    write_atomically(options.out / "report.html", comparison_page(results, parts, command).encode())
+    write_text(options.out / "report.html", comparison_page(results, parts, command))
     record = _record(results, command, time.monotonic() - began)
-    write_atomically(options.out / "results.json", (json.dumps(record, indent=1) + "\n").encode())
+    write_text(options.out / "results.json", json.dumps(record, indent=1) + "\n")
     _print(results, options.out, time.monotonic() - began)
 
 

@@ -21,12 +21,12 @@ from wildood.cli.printing import say
 from wildood.cli.sources import read_like, read_test
 from wildood.cli.training import DATA_ROOT
 from wildood.data.catalog import is_named_set
-from wildood.data.files import write_atomically
+from wildood.data.files import write_text
 from wildood.data.images import Images
-from wildood.detect.network import versions
+from wildood.detect.network import check_seed, versions
 from wildood.detect.storage import load
 from wildood.detect.use import unlabelled_fingerprint
-from wildood.errors import InputError
+from wildood.errors import InputError, as_utf8
 from wildood.experiments.answers import SetAnswers
 from wildood.experiments.evaluation import RESAMPLES, Evaluation, Measured, measure
 from wildood.report.evaluation_record import metrics_record
@@ -43,6 +43,7 @@ from wildood.report.evaluation_tables import (
     used_before,
 )
 from wildood.report.tables import plots_installed, settings_text
+from wildood.settings import check_integer
 from wildood.train.progress import logger, shown
 
 
@@ -81,8 +82,8 @@ def run(words: Sequence[str]) -> None:
     if options.id is None or not options.ood:
         raise InputError("evaluate needs --id and --ood: give known and unknown examples that nobody has trained on")
     names = _names(options.ood)
-    if options.resamples < 1:
-        raise InputError(f"--resamples is {options.resamples}: give at least 1")
+    check_integer(options.resamples, "--resamples", "at least 1, at most 1,000,000", most=10**6)
+    check_seed(options.seed, "--seed")
     detector = load(options.detector, model=None if options.model is None else read_model(options.model))
     out = options.detector / "evaluation" if options.out is None else options.out
     _check_place(out)
@@ -95,9 +96,9 @@ def run(words: Sequence[str]) -> None:
         _warn(measured.evaluation)
     command = shlex.join(["wildood", "evaluate", *words])
     record = metrics_record(measured, options.detector, command)
-    write_atomically(out / "metrics.json", (json.dumps(record, indent=1, allow_nan=False) + "\n").encode())
-    write_atomically(out / "table.md", markdown(measured.evaluation, measured.promise).encode())
-    write_atomically(out / "table.tex", latex(measured.evaluation, measured.promise).encode())
+    write_text(out / "metrics.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
+    write_text(out / "table.md", markdown(measured.evaluation, measured.promise))
+    write_text(out / "table.tex", latex(measured.evaluation, measured.promise))
     _print(measured, out)
     with shown(verbose=not options.quiet):
         _write_page(out, measured, {"command": command, "detector": str(options.detector)})
@@ -137,13 +138,13 @@ def _write_page(out: Path, measured: Measured, making: dict[str, str]) -> None:
     from wildood.report.evaluation_page import evaluation_page  # noqa: PLC0415 - matplotlib is an extra
 
     making["measured with"] = settings_text(versions())
-    write_atomically(out / "report.html", evaluation_page(measured, making).encode())
+    write_text(out / "report.html", evaluation_page(measured, making))
     logger.info("%s shows it as a page", out / "report.html")
 
 
 def _name(text: str) -> str:
     """What a set is called: a named set by its name, a file or a folder by its last part."""
-    return text if is_named_set(text) else Path(text).name or text
+    return text if is_named_set(text) else as_utf8(Path(text).name or text)
 
 
 def _names(texts: Sequence[str]) -> list[str]:
@@ -152,7 +153,7 @@ def _names(texts: Sequence[str]) -> list[str]:
     if twice:
         raise InputError(f"--ood names {twice[0]} {texts.count(twice[0])} times: give each set once")
     names = [_name(text) for text in texts]
-    return names if len(set(names)) == len(names) else list(texts)
+    return names if len(set(names)) == len(names) else list(map(as_utf8, texts))
 
 
 def _print(measured: Measured, out: Path) -> None:

@@ -28,7 +28,7 @@ from wildood.cli.training import (
     settings_of,
     spec_of,
 )
-from wildood.data.files import write_atomically
+from wildood.data.files import write_text
 from wildood.data.images import Images
 from wildood.data.wild import Wild, as_wild
 from wildood.detect.detector import Detector
@@ -130,11 +130,11 @@ def run(words: Sequence[str]) -> None:
     if not is_first():
         return
     if grid:
-        write_atomically(options.out / "ranking.json", f"{json.dumps(asdict(made.ranking), indent=2)}\n".encode())
+        write_text(options.out / "ranking.json", f"{json.dumps(asdict(made.ranking), indent=2)}\n")
         say(ranking_lines(made.ranking))
     detector.save(options.out)
     written = as_toml(options, "fit", method, schedule)
-    write_atomically(options.out / "settings.toml", written.encode())
+    write_text(options.out / "settings.toml", written)
     say(f"{options.out}: {detector.told_promise}")
     if wild is None:
         with shown(verbose=not options.quiet):
@@ -165,7 +165,7 @@ def _write_page(out: Path, detector: Detector, before: Detector, data: Given, co
         return
     from wildood.report.fit_page import fit_page  # noqa: PLC0415 - matplotlib is an extra
 
-    write_atomically(out / "report.html", fit_page(detector, before, data, command, settings).encode())
+    write_text(out / "report.html", fit_page(detector, before, data, command, settings))
     logger.info("%s shows what changed", out / "report.html")
 
 

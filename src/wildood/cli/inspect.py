@@ -15,7 +15,7 @@ from wildood.cli.options import named, parse
 from wildood.cli.printing import say_named
 from wildood.cli.sources import read_like
 from wildood.cli.training import DATA_ROOT
-from wildood.data.files import write_atomically
+from wildood.data.files import write_text
 from wildood.data.images import Images
 from wildood.detect.detector import Detector
 from wildood.detect.storage import load
@@ -82,13 +82,13 @@ def run(words: Sequence[str]) -> int:
         reference = None if known is None else SetAnswers.asked(detector, "--id", known)
         found = inspected(detector, asked, reference, confidence=options.confidence, used_as=asked.used_as)
         record = inspection_record(detector, found, traffic, options.top)
-        write_atomically(out / "inspection.json", (json.dumps(record, indent=1) + "\n").encode())
+        write_text(out / "inspection.json", json.dumps(record, indent=1) + "\n")
         say_named(_lines(found, record, out), width=12)
         if plots_installed():
             from wildood.report.inspection_page import inspection_page  # noqa: PLC0415 - matplotlib is an extra
 
             command = shlex.join(["wildood", "inspect", *words])
-            write_atomically(out / "report.html", inspection_page(detector, found, traffic, record, command).encode())
+            write_text(out / "report.html", inspection_page(detector, found, traffic, record, command))
             logger.info("%s shows the examples", out / "report.html")
         else:
             logger.info("for a page that shows the examples: pip install matplotlib, then the same command again")

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -9,7 +10,7 @@ from importlib import import_module
 
 import wildood
 from wildood.cli.printing import write_nowhere
-from wildood.errors import WildoodError
+from wildood.errors import WildoodError, printable
 
 COMMANDS = {
     "data": "the named image sets: list them, get them, check them",
@@ -37,6 +38,7 @@ options:
 
 RESUMED = ("fit", "pretrain", "reproduce")
 SHARED = ("fit", "pretrain")  # by several processes
+NO_MEMORY = "allocate memory|out of memory|not enough memory"  # torch has no exception for it on a CPU
 OK, MISTAKE, FOUND, FAILED, INTERRUPTED = 0, 2, 3, 4, 130
 
 
@@ -77,7 +79,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         write_nowhere()
     except OSError as error:
-        return _mistake(f"{error.filename or 'the output'}: {error.strerror}")
+        return _mistake(f"{error.filename or 'the output'}: {error.strerror or error}")
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not re.search(NO_MEMORY, str(error)):
+            raise
+        return _mistake(f"there is not enough memory for these sizes: give smaller ones ({error})")
     return OK if code is None else code
 
 
@@ -91,5 +97,5 @@ def _rank_and_world() -> tuple[int, int]:
 def _mistake(message: str) -> int:
     rank, world = _rank_and_world()
     who = f"wildood (process {rank} of {world})" if world > 1 else "wildood"
-    sys.stderr.write(f"{who}: {message}\n")
+    sys.stderr.write(f"{who}: {printable(message)}\n")
     return MISTAKE

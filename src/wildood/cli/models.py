@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from wildood.data.sampling import lent_generator
 from wildood.errors import InputError
 from wildood.models.shipped import SHIPPED
+from wildood.settings import check_callable
 
 NAMES = {name.lower(): cls for name, cls in SHIPPED.items()}
 
@@ -49,8 +50,10 @@ def _shipped(name: str, settings: str) -> nn.Module:
 
 
 def _own(module: str, function: str) -> nn.Module:
-    if not function:
-        raise InputError(f"--model {module}: give one of {', '.join(NAMES)}, or module:function for your own")
+    if not module or not function:
+        raise InputError(
+            f"--model {module or f':{function}'}: give one of {', '.join(NAMES)}, or module:function for your own"
+        )
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as `python -m` does: the user's module is where they are
     try:
         build = getattr(import_module(module), function)
@@ -63,6 +66,8 @@ def _own(module: str, function: str) -> nn.Module:
         ) from error
     except AttributeError as error:
         raise InputError(f"--model {module}:{function}: {module} has no {function!r}") from error
+    if callable(build) and not isinstance(build, nn.Module):
+        check_callable(build, f"--model {module}:{function}")
     model = build() if callable(build) and not isinstance(build, nn.Module) else build
     if not isinstance(model, nn.Module):
         raise InputError(f"--model {module}:{function} gave a {type(model).__name__}: it must build a torch.nn.Module")

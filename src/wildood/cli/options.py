@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import tyro
 
 from wildood.errors import InputError
+from wildood.settings import can_be_named, quoted
 
 Options = TypeVar("Options")
 
@@ -35,6 +36,9 @@ def parse(options: type[Options], command: str, words: Sequence[str], *, negated
     Traceback (most recent call last):
     wildood.errors.InputError: count: unrecognized options: --stepz, 5: did you mean --steps? See wildood count --help
     """
+    odd = next((word for word in words if not can_be_named(word)), None)  # from a file: no shell passes it on
+    if odd is not None:
+        raise InputError(f"{command}: {quoted(odd)} holds a NUL character: leave it out")
     said, shown = io.StringIO(), io.StringIO()
     # tyro writes in colour to a terminal, and has not heard of NO_COLOR.
     output = shown if os.environ.get("NO_COLOR") else sys.stdout

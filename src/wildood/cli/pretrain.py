@@ -22,7 +22,7 @@ from wildood.cli.training import (
     settings_of,
     spec_of,
 )
-from wildood.data.files import dump_tensors, write_array_file, write_atomically
+from wildood.data.files import dump_tensors, write_array_file, write_atomically, write_text
 from wildood.data.images import Images
 from wildood.data.sampling import generator, split
 from wildood.detect.pretraining import train_classifier
@@ -76,7 +76,7 @@ def run(words: Sequence[str]) -> None:
     if not is_first():
         return
     write_atomically(options.out / "weights.safetensors", dump_tensors(trained.model.state_dict()))
-    write_atomically(options.out / "settings.toml", as_toml(options, "pretrain", schedule).encode())
+    write_text(options.out / "settings.toml", as_toml(options, "pretrain", schedule))
     if aside is not None:
         classes = {"classes": np.array(given.classes)} if given.classes else {}
         for name, (x, y) in (("trained_on", labelled), ("set_aside", aside)):

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from wildood.cli.options import named, parse
 from wildood.cli.printing import say
-from wildood.data.files import write_atomically
+from wildood.data.files import write_text
 from wildood.errors import InputError
 from wildood.experiments.own_methods import register
 from wildood.experiments.store import FAILURE, RESULT, RunStore
@@ -63,7 +63,7 @@ def run(words: Sequence[str]) -> None:
         raise InputError(f"--out {out} cannot be written to ({error.strerror}): give a directory") from error
     files = _texts(runs.tables)
     for name, text in files.items():
-        write_atomically(out / name, text.encode())
+        write_text(out / name, text)
     _print(runs, out, list(files))
     with shown(verbose=not options.quiet):
         _write_pages(out, runs, {"command": shlex.join(["wildood", "report", *words])}, options.title)
@@ -89,19 +89,19 @@ def _write_pages(out: Path, runs: Runs, making: dict[str, str], title: str) -> N
     from wildood.report.runs_page import runs_page  # noqa: PLC0415
     from wildood.report.sortable import generator  # noqa: PLC0415
 
-    write_atomically(out / "report.html", runs_page(runs, making, title).encode())
+    write_text(out / "report.html", runs_page(runs, making, title))
     logger.info("%s shows them as a page", out / "report.html")
     made_by = generator()
     with progress_bar(len(runs.results), 0, "a page for each run", "pages") as bar:
         for number, result in enumerate(runs.results, 1):
             page = out / "runs" / f"{result.experiment.name}.html"
             if not _is_current(page, runs.store.place(result.experiment) / RESULT, made_by):
-                write_atomically(page, run_page(result, runs.scores(result)).encode())
+                write_text(page, run_page(result, runs.scores(result)))
             bar.at(number)
     for failure in runs.failures:
         page = out / "runs" / f"{failure.experiment.name}.html"
         if not _is_current(page, runs.store.place(failure.experiment) / FAILURE, made_by):
-            write_atomically(page, failure_page(failure).encode())
+            write_text(page, failure_page(failure))
 
 
 def _is_current(page: Path, source: Path, made_by: str) -> bool:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from wildood.cli.main import FAILED
 from wildood.cli.options import named, parse
+from wildood.data.files import open_plain
 from wildood.data.published_sets import SETS
 from wildood.errors import InputError
 from wildood.experiments.division import check_sets
@@ -27,6 +28,7 @@ from wildood.experiments.runner import processors, run_all
 from wildood.experiments.starts import check_starts, keep_start, with_start
 from wildood.experiments.store import RunStore
 from wildood.experiments.threads import using_threads
+from wildood.settings import check_integer, check_number
 from wildood.train.progress import logger, progress_bar, shown
 
 NAMES = "; ".join(f"{name}: {found.what}" for name, found in GRIDS.items()) + "; or a .toml file of an experiment"
@@ -74,10 +76,12 @@ class ReproduceOptions:
 def run(words: Sequence[str]) -> int:
     """Print the plan, then do what is not done; 4 if a run failed."""
     options = parse(ReproduceOptions, "reproduce", words)
-    for name in ("seeds", "workers", "cpus"):
+    for name, most in (("seeds", 1000), ("workers", 1024), ("cpus", 1024)):
         value = getattr(options, name)
-        if value is not None and value < 1:
-            raise InputError(f"--{name} is {value}: give at least 1")
+        if value is not None:
+            check_integer(value, f"--{name}", f"at least 1, at most {most:,}", most=most)
+    if options.gpus is not None:
+        check_number(options.gpus, "--gpus", "a number from 0 on, such as 0.5", least=0)
     if options.runs.exists() and not options.runs.is_dir():
         raise InputError(f"--runs {options.runs} is a file: give a directory, which need not be there yet")
     _refuse_other_way(options)
@@ -146,7 +150,8 @@ def _experiments(options: ReproduceOptions) -> list[Experiment]:
     found = []
     for file in files:
         try:
-            found.append(Experiment.from_toml(file.read_text(encoding="utf-8")))
+            with open_plain(file) as content:
+                found.append(Experiment.from_toml(content.read().decode()))
         except (OSError, UnicodeDecodeError, InputError) as error:
             raise InputError(f"{file}: {error.strerror if isinstance(error, OSError) else error}") from error
     if options.seeds is None:

@@ -14,6 +14,7 @@ from torch import nn
 from wildood.cli.models import fits, load_weights, read_model, with_classes
 from wildood.cli.options import named, parse
 from wildood.cli.sources import colours, side_of
+from wildood.data.files import open_plain
 from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.errors import InputError
@@ -176,10 +177,11 @@ def parse_with_config(cls: Any, command: str, words: Sequence[str], bound: Seque
 
 def _read_toml(path: Path, known: set[str], command: str) -> dict[str, Any]:
     try:
-        content = {name.replace("-", "_"): value for name, value in tomllib.loads(path.read_text(encoding="utf-8")).items()}
+        with open_plain(path) as file:
+            content = {name.replace("-", "_"): value for name, value in tomllib.load(file).items()}
     except OSError as error:
         raise InputError(f"--config {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"--config {path} is not TOML: {error}") from error
     unknown = sorted(set(content) - known)
     if unknown:

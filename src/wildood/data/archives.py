@@ -12,6 +12,7 @@ from pathlib import Path
 from wildood.data.array_files import names_arrays, open_arrays, place_and_names
 from wildood.data.array_streams import open_stream
 from wildood.data.chunks import Array, Chunk, FileRows, Pictures, Rows, chunk_size
+from wildood.data.files import open_plain
 from wildood.data.images import Framing
 from wildood.data.listing import Listing
 from wildood.data.opening import listing_of
@@ -100,7 +101,7 @@ def _is_one_array(text: str) -> bool:
     if place == "-" or names:
         return False
     try:
-        with open(place, "rb") as file:  # noqa: PTH123 - as everywhere in here, its name is a text
+        with open_plain(place) as file:
             return file.read(6) == b"\x93NUMPY"
     except OSError:
         return False

@@ -1,8 +1,11 @@
 """Arrays from files: FILE.npy, FILE.npz, FILE.npz:x or FILE.npz:x,y, or - for standard input."""
 
 import io
+import lzma
 import re
+import struct
 import sys
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,11 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from wildood.data.files import open_plain
 from wildood.data.images import Images
-from wildood.errors import InputError
+from wildood.errors import InputError, as_utf8
 
 Array = np.ndarray[Any, Any]
 X_NAMES, Y_NAMES = ("x", "images", "inputs", "features"), ("y", "labels", "targets")
+# What numpy and zipfile raise for files that are torn, or made up.
+DAMAGED = (
+    *(ValueError, TypeError, KeyError, EOFError, RuntimeError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError),
+)
 _NAMED = re.compile(r"(-|.*\.np[yz])(?::(.*))?", re.DOTALL | re.IGNORECASE)
 
 
@@ -47,13 +56,19 @@ def open_arrays(text: str) -> Images:
         x = _pick(arrays, names[:1] or (held if len(held) == 1 else X_NAMES), place, text)
         labelled = bool(names[1:]) or (not names and len(held) > 1 and any(name in held for name in Y_NAMES))
         y = _pick(arrays, names[1:] or Y_NAMES, place, text) if labelled else None
-        named = arrays["classes"] if labelled and not names and "classes" in held else np.empty(0, str)
+        named = _pick(arrays, ["classes"], place, text) if labelled and not names and "classes" in held else np.empty(0, str)
     if x.ndim == 0 or (y is not None and y.ndim == 0):
         raise InputError(f"{text} holds a single number: give at least one example, along the first axis")
     if y is not None and len(x) != len(y):
         raise InputError(f"{text}: {len(x)} examples but {len(y)} labels: give as many of one as of the other")
-    classes = tuple(named.tolist()) if named.dtype.kind == "U" and named.ndim == 1 else ()
-    return Images(x, y, where=text, classes=classes, unlabelled="" if y is not None else _how_to_label(held, place))
+    unlabelled = "" if y is not None else _how_to_label(held, place)
+    if y is not None and (y.ndim != 1 or y.dtype.kind not in "iu"):  # which may still be wild data
+        unlabelled = f"its labels have dtype {y.dtype} and shape {y.shape}: give one integer class for each example"
+        y = None
+    classes = tuple(map(as_utf8, named.tolist())) if y is not None and named.dtype.kind == "U" and named.ndim == 1 else ()
+    if classes and y is not None and int(y.max(initial=0)) >= len(classes):
+        raise InputError(f"{text}: a label is {y.max()}, but classes names {len(classes)}: name every class")
+    return Images(x, y, where=text, classes=classes, unlabelled=unlabelled)
 
 
 def place_and_names(text: str) -> tuple[str, tuple[str, ...]]:
@@ -74,7 +89,7 @@ def place_and_names(text: str) -> tuple[str, tuple[str, ...]]:
 @contextmanager
 def _opened(place: str) -> Iterator[Mapping[str, Array]]:
     try:
-        with nullcontext(io.BytesIO(sys.stdin.buffer.read())) if place == "-" else Path(place).open("rb") as file:
+        with nullcontext(io.BytesIO(sys.stdin.buffer.read())) if place == "-" else open_plain(place) as file:
             is_archive = file.read(2) == b"PK"
             file.seek(0)
             if is_archive:  # of which numpy reads those arrays that are asked for
@@ -87,8 +102,10 @@ def _opened(place: str) -> Iterator[Mapping[str, Array]]:
     except InputError:
         raise
     except OSError as error:
-        raise InputError(f"{place}: {error.strerror or error}: give the path of a file that is there") from error
-    except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise not_read(place, error) from error
+    except MemoryError as error:
+        raise too_large(place) from error
+    except DAMAGED as error:
         raise no_arrays(place) from error
 
 
@@ -118,6 +135,26 @@ def _how_to_label(names: Sequence[str], place: str) -> str:
     if len(names) > 1:
         return f"it holds {', '.join(names)}: name the inputs and the labels, as in {place}:{names[0]},{names[1]}"
     return "save x and y together, as numpy.savez does"
+
+
+def not_read(place: str, error: OSError) -> InputError:
+    """That a file cannot be read: by what the system says, or by what bzip2 says of a damaged one.
+
+    >>> not_read("a.npy", FileNotFoundError(2, "No such file or directory"))
+    InputError('a.npy: No such file or directory: give the path of a file that is there')
+    """
+    if error.strerror is None:
+        return no_arrays(place)
+    return InputError(f"{place}: {error.strerror}: give the path of a file that is there")
+
+
+def too_large(place: str) -> InputError:
+    """That an array, as a file describes it, does not fit into memory.
+
+    >>> too_large("a.npz")
+    InputError('a.npz holds, or claims to hold, an array larger than memory: give an .npy file, which is mapped')
+    """
+    return InputError(f"{place} holds, or claims to hold, an array larger than memory: give an .npy file, which is mapped")
 
 
 def no_arrays(place: str) -> InputError:

@@ -4,7 +4,6 @@ import io
 import shutil
 import sys
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from math import prod
@@ -13,11 +12,11 @@ from typing import IO, Any
 
 import numpy as np
 
-from wildood.data.array_files import X_NAMES, name_in, no_arrays, place_and_names
+from wildood.data.array_files import DAMAGED, X_NAMES, name_in, no_arrays, not_read, place_and_names, too_large
+from wildood.data.files import open_plain
 from wildood.errors import InputError
 
 Array = np.ndarray[Any, Any]
-_DAMAGED = (ValueError, EOFError, RuntimeError, KeyError, zipfile.BadZipFile, zlib.error)
 _MAGIC = 8  # bytes
 
 
@@ -52,11 +51,13 @@ class ArrayStream:
     def _read(self, count: int) -> Array:
         try:
             content = self._file.read(count * self.row_bytes)
-        except _DAMAGED as error:
+            if len(content) == count * self.row_bytes:
+                return np.frombuffer(content, self._dtype).reshape(count, *self.shape[1:])
+        except MemoryError as error:
+            raise too_large(self._where) from error
+        except (OSError, *DAMAGED) as error:
             raise no_arrays(self._where) from error
-        if len(content) != count * self.row_bytes:
-            raise InputError(f"{self._where} ends in the middle of an array: give the whole of it")
-        return np.frombuffer(content, self._dtype).reshape(count, *self.shape[1:])
+        raise InputError(f"{self._where} ends in the middle of an array: give the whole of it")
 
 
 @contextmanager
@@ -73,7 +74,7 @@ def open_stream(text: str) -> Iterator[ArrayStream]:
     place, names = place_and_names(text)
     with ExitStack() as after:
         try:
-            file: IO[bytes] = sys.stdin.buffer if place == "-" else after.enter_context(open(place, "rb"))  # noqa: PTH123
+            file: IO[bytes] = sys.stdin.buffer if place == "-" else after.enter_context(open_plain(place))
             begin = file.read(_MAGIC)
             if begin.startswith(b"PK"):
                 archive = after.enter_context(zipfile.ZipFile(_seekable(file, begin, after)))
@@ -85,8 +86,8 @@ def open_stream(text: str) -> Iterator[ArrayStream]:
         except InputError:
             raise
         except OSError as error:
-            raise InputError(f"{place}: {error.strerror or error}: give the path of a file that is there") from error
-        except _DAMAGED as error:
+            raise not_read(place, error) from error
+        except DAMAGED as error:
             raise no_arrays(place) from error
         yield stream
 

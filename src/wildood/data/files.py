@@ -6,11 +6,12 @@ import json
 import os
 import platform
 import re
+import stat
 import time
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from safetensors import SafetensorError
@@ -19,6 +20,7 @@ from safetensors.torch import save as serialise_tensors
 from torch import Tensor
 
 from wildood.data.locks import locked
+from wildood.errors import InputError, as_utf8
 
 _HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # this machine, in the names of what it writes
 _LEFTOVER = re.compile(r"\..+\.(?P<host>[0-9a-f]{8})[0-9a-f]{8}\.part", re.DOTALL)
@@ -75,6 +77,31 @@ def remove_leftovers(directory: Path) -> None:
                 with locked(path) as dead:
                     if dead:
                         path.unlink()
+
+
+def write_text(path: Path, text: str) -> None:
+    r"""Write a text file in UTF-8, whole or not at all; of names that are not UTF-8, the odd bytes are written as \udcff.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     write_text(Path(place) / "a.txt", "caf\udce9")
+    ...     (Path(place) / "a.txt").read_bytes()
+    b'caf\\udce9'
+    """
+    write_atomically(path, as_utf8(text).encode())
+
+
+def open_plain(path: str | Path) -> BinaryIO:
+    """Open a file to read it; a pipe, a socket or a device is refused, for reading one may never end.
+
+    >>> open_plain("/dev/zero")
+    Traceback (most recent call last):
+    wildood.errors.InputError: /dev/zero is a pipe, a socket or a device: give a plain file
+    """
+    mode = Path(path).stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # of a directory, the system says it
+        raise InputError(f"{path} is a pipe, a socket or a device: give a plain file")
+    return Path(path).open("rb")
 
 
 def write_array_file(path: Path, **arrays: np.ndarray[Any, Any]) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from wildood.data.images import Images
-from wildood.data.sources import ArraySource, DatasetSource, Part, Source, blocks, check_plain
+from wildood.data.sources import ArraySource, DatasetSource, Part, Source, blocks, check_dense, check_plain, native
 from wildood.errors import InputError
 
 _LOGGER = logging.getLogger("wildood")
@@ -75,6 +75,8 @@ def labelled_source(data: Any, name: str) -> Source:
             raise InputError(
                 f"{name}: {len(examples)} examples but {len(labels)} labels: give as many of one as of the other"
             )
+        if isinstance(labels, Tensor):
+            labels = labels.detach().long()  # torch has no smallest of the unsigned ones
         if len(labels) and int(labels.min()) < 0:
             raise InputError(
                 f"{name}: a label is {int(labels.min())}: classes count from 0, and unlabelled examples belong in wild"
@@ -122,7 +124,7 @@ def unlabelled_source(data: Any, name: str, first: int = 0) -> Source:
     if isinstance(data, ArraySource | DatasetSource | Part):
         return data
     if type(data) is TensorDataset:  # a subclass may give other examples than its tensors hold
-        data = data.tensors[0]
+        data = data.tensors[0] if data.tensors else torch.empty(0)
     if isinstance(data, tuple | list):
         pair = isinstance(data, tuple) and len(data) == 2
         instead = "give x alone, as one array, without labels" if pair else "give x alone, as one array: np.stack makes one"
@@ -147,13 +149,23 @@ def _dataset(data: Any, name: str, *, labelled: bool, instead: str) -> DatasetSo
         )
     if isinstance(data, str | bytes) or not (isinstance(data, Dataset | Sized) and hasattr(data, "__getitem__")):
         raise InputError(f"{name} is a {type(data).__name__}: give {instead} with arrays or tensors, or a map-style Dataset")
-    if not isinstance(data, Sized) or len(data) == 0:
+    try:
+        count = len(data) if isinstance(data, Sized) else 0
+    except (TypeError, ValueError, OverflowError) as error:  # what Python says of a length below 0, or of 2.5
+        raise InputError(
+            f"{name}: the length of the {type(data).__name__} cannot be used ({error}): let __len__ return its number of "
+            "examples"
+        ) from error
+    if count == 0:
         raise InputError(f"{name} is empty: give at least one example")
     return DatasetSource(data, labelled, name)
 
 
 def _array(data: Any, name: str) -> Tensor | np.ndarray[Any, Any]:
-    if isinstance(data, Tensor | np.ndarray):
+    if isinstance(data, Tensor):
+        check_plain(check_dense(data, name), name)
+        return data if type(data) is Tensor else data.detach().as_subclass(Tensor)  # torch does not mix two subclasses
+    if isinstance(data, np.ndarray):
         return check_plain(data, name)
     what, own = f"{name} is a {type(data).__name__}: give", name[-1]
     if isinstance(data, Mapping) and data:
@@ -167,7 +179,7 @@ def _array(data: Any, name: str) -> Tensor | np.ndarray[Any, Any]:
 
 def _checked(examples: Tensor | np.ndarray[Any, Any], name: str, first: int = 0) -> Tensor | np.ndarray[Any, Any]:
     """Refuse what cannot be trained on: no examples, no axis beside the examples', objects, NaN or infinity."""
-    if examples.ndim < 2 or len(examples) == 0:
+    if examples.ndim < 2 or 0 in examples.shape:
         hint = f" (add the batch axis to a single example: {name}[None])" if examples.ndim == 1 and len(examples) else ""
         raise InputError(f"{name} has shape {tuple(examples.shape)}: give at least one example, along the first axis{hint}")
     if not _is_readable(examples):
@@ -185,11 +197,11 @@ def _checked(examples: Tensor | np.ndarray[Any, Any], name: str, first: int = 0)
 def _is_readable(examples: Tensor | np.ndarray[Any, Any]) -> bool:
     """Real numbers of a kind that torch has."""
     if isinstance(examples, Tensor):
-        return not (examples.is_complex() or examples.dtype == torch.bool)
+        return examples.dtype != torch.bool
     if examples.dtype.kind not in "fiu":
         return False
     try:
-        torch.from_numpy(np.empty(0, examples.dtype))
+        torch.from_numpy(native(np.empty(0, examples.dtype)))
     except TypeError:
         return False
     return True

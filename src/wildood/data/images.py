@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from numbers import Integral
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
+from wildood.data.inputs import check_size
 from wildood.data.sources import ArraySource
 from wildood.errors import InputError
+from wildood.settings import check_choice, check_integer
 
 How = Literal["cover", "centre", "as_published"]
 
@@ -34,13 +35,14 @@ class Framing:
     channels: Literal[1, 3] = 3
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", _height_and_width(self.size))
-        if self.how not in get_args(How):
-            raise InputError(f"how is {self.how!r}: give 'cover', 'centre' or 'as_published'")
+        object.__setattr__(self, "size", check_size(self.size))
+        check_choice(self.how, "how", get_args(How))
         if self.how == "as_published" and self.size is None:
             raise InputError("how is 'as_published' but there is no size: give a height and width, such as size=32")
-        if self.channels not in {1, 3}:
-            raise InputError(f"channels is {self.channels!r}: give 3 for colour or 1 for grey")
+        channels = check_integer(self.channels, "channels", "3 for colour or 1 for grey", most=3)
+        object.__setattr__(self, "channels", channels)
+        if channels == 2:
+            raise InputError("channels is 2: give 3 for colour or 1 for grey")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,16 +78,3 @@ class Images(ArraySource):
         'c0ffee'
         """
         return self.content or ArraySource.fingerprint(self)
-
-
-def _height_and_width(size: Any) -> tuple[int, int] | None:
-    if size is None:
-        return None
-    sides = (size, size) if isinstance(size, Integral) else size
-    if not (isinstance(sides, tuple | list) and len(sides) == 2 and all(_is_length(side) for side in sides)):
-        raise InputError(f"size is {size!r}: give a number of pixels, or a height and a width, as in 32 or (32, 48)")
-    return int(sides[0]), int(sides[1])
-
-
-def _is_length(side: Any) -> bool:
-    return isinstance(side, Integral) and not isinstance(side, bool) and int(side) > 0

@@ -1,14 +1,18 @@
 """The input spec: how a raw example becomes model input. Saved with the detector, so that deployment does the same."""
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from wildood.data.sources import check_dense
 from wildood.errors import InputError
+from wildood.settings import check_choice, check_integer, check_number, quoted
+
+LARGEST = 1 << 16  # pixels along a side: more is a slip of the finger, and could not be allocated
 
 
 @dataclass(frozen=True)
@@ -38,17 +42,14 @@ class InputSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", _numbers(self.mean, "mean"))
         object.__setattr__(self, "std", _numbers(self.std, "std"))
-        if self.layout not in {"NHWC", "NCHW"}:
-            raise InputError(f"layout is {self.layout!r}: give 'NHWC' or 'NCHW'")
+        check_choice(self.layout, "layout", ("NHWC", "NCHW"))
         if len(self.mean) != len(self.std) or not self.mean:
             raise InputError(f"mean has {len(self.mean)} and std {len(self.std)} values: give both one for each channel")
         if min(self.std) <= 0:
             raise InputError(f"std is {self.std}: every value must be positive")
         if max(self.mean) > 1:
             raise InputError(f"mean is {self.mean}: it is for values from 0 to 1, divide mean and std by 255")
-        if self.size is not None:
-            height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
-            object.__setattr__(self, "size", (int(height), int(width)))
+        object.__setattr__(self, "size", check_size(self.size))
 
     def __call__(self, raw: Tensor) -> Tensor:
         """A raw batch as model input."""
@@ -105,13 +106,28 @@ class InputSpec:
 
 
 def _numbers(values: Any, name: str) -> tuple[float, ...]:
-    try:
-        numbers = tuple(float(value) for value in values)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} is {values!r}: give one number for each channel, such as (0.5,)") from error
-    if not all(math.isfinite(number) for number in numbers):
-        raise InputError(f"{name} is {numbers}: every value must be finite")
-    return numbers
+    """One finite number for each channel, of a sequence or of an array with one axis."""
+    plain = check_dense(values, name) if isinstance(values, Tensor) else values
+    listed = plain.tolist() if isinstance(plain, Tensor | np.ndarray) and plain.ndim == 1 else plain
+    if not isinstance(listed, tuple | list):
+        raise InputError(f"{name} is {quoted(values)}: give one number for each channel, such as (0.5,)")
+    return tuple(check_number(value, name, "one finite number for each channel, such as (0.5,)") for value in listed)
+
+
+def check_size(size: Any) -> tuple[int, int] | None:
+    """A height and a width; one number is both, None leaves them open.
+
+    >>> check_size(32), check_size([32, 48])
+    ((32, 32), (32, 48))
+    """
+    if size is None:
+        return None
+    expected = f"a number of pixels, or a height and a width, as in 32 or (32, 48), {LARGEST:,} at most"
+    sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
+    if len(sides) != 2:
+        raise InputError(f"size is {quoted(size)}: give {expected}")
+    height, width = (check_integer(side, "size", expected, most=LARGEST) for side in sides)
+    return height, width
 
 
 def to_model_input(raw: Tensor, spec: InputSpec | None, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from wildood.errors import InputError
+from wildood.errors import InputError, as_utf8
 
 PICTURES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
 # Pictures that cannot be read: they are listed all the same, so that they are refused by their names.
@@ -94,16 +94,17 @@ class Folder:
         self.place = self.root = place
         self.left_alone, self.without_pictures = Tally(), Tally()
         folders, beside = _folders_and_a_picture(place)
-        self.classes = () if beside else tuple(_ordered(folders))
+        self._folders = () if beside else tuple(_ordered(folders))
+        self.classes = tuple(map(as_utf8, self._folders))
         self.unlabelled = "" if self.classes else "put the pictures of each class into a folder of their own"
         if beside and folders:
             self.unlabelled = f"{beside} lies beside folders: put every picture into the folder of its class"
 
     def __iter__(self) -> Iterator[Listed]:
-        labels = {name: label for label, name in enumerate(self.classes)}
-        left_alone, without_pictures, empty = Tally(), Tally(), dict.fromkeys(self.classes)
-        status, name = _status(str(self.root)), ""
-        for name, found in self._walk("", frozenset({_identity(status)} if status else ()), left_alone):
+        labels = {name: label for label, name in enumerate(self._folders)}
+        left_alone, without_pictures, empty = Tally(), Tally(), dict.fromkeys(self._folders)
+        name = ""
+        for name, found in self._walk(left_alone):
             top = name.partition("/")[0]
             if labels and top not in labels:
                 raise InputError(f"{self.root}: {top} appeared while it was listed: open it again")
@@ -128,11 +129,17 @@ class Folder:
             empty = self.without_pictures
             _LOGGER.warning("%s: classes without pictures: %d, such as %s", self.place, empty.count, empty.first)
 
-    def _walk(
-        self, below: str, above: frozenset[tuple[int, int]], left_alone: Tally
-    ) -> Iterator[tuple[str, os.stat_result | None]]:
-        """The pictures below a folder, sorted at each level; a link back to one of those `above` is left alone."""
-        for own in _names(self.root / below):
+    def _walk(self, left_alone: Tally) -> Iterator[tuple[str, os.stat_result | None]]:
+        """The pictures below a folder, sorted at each level; a link back to one of those above it is left alone."""
+        status = _status(str(self.root))
+        # One entry for each level, not one call: folders may lie deeper in each other than Python's calls may.
+        levels = [("", frozenset({_identity(status)} if status else ()), iter(_names(self.root)))]
+        while levels:
+            below, above, names = levels[-1]
+            own = next(names, None)
+            if own is None:
+                levels.pop()
+                continue
             name = f"{below}{own}"
             status = _status(f"{self.root}/{name}")
             is_folder = status is not None and stat.S_ISDIR(status.st_mode)
@@ -143,7 +150,7 @@ class Folder:
             elif _identity(status) in above:
                 left_alone.add(name)
             else:
-                yield from self._walk(f"{name}/", above | {_identity(status)}, left_alone)
+                levels.append((f"{name}/", above | {_identity(status)}, iter(_names(self.root / name))))
 
 
 def listed(name: str, status: os.stat_result | None, label: int | None) -> Listed:

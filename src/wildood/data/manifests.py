@@ -1,6 +1,7 @@
 """Manifests: a table of pictures and their classes, as .csv or .jsonl; paths are relative to the manifest."""
 
 import csv
+import io
 import json
 import os
 import re
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from wildood.data.files import open_plain
 from wildood.data.listing import Listed, listed
 from wildood.errors import InputError
 
@@ -72,10 +74,12 @@ class Manifest:
         read = _csv_rows if self.place.suffix.lower() == ".csv" else _json_rows
         try:
             # Spreadsheets put a byte order mark in front.
-            with self.place.open(encoding="utf-8-sig", newline="") as file:
+            with io.TextIOWrapper(open_plain(self.place), encoding="utf-8-sig", newline="") as file:
                 for row in read(file, self.place):
                     if not _may_be_a_file(row.path):
                         raise InputError(f"{self.place}: line {row.line} has no path: give each row that of a picture")
+                    if row.label is not None and not _may_be_a_file(row.label):
+                        raise InputError(f"{self.place}: line {row.line} has a label that is no text: give a name")
                     if row.label is not None and _FRACTION.fullmatch(row.label):
                         raise InputError(
                             f"{self.place}: line {row.line} has label {row.label}: give integers from 0, or names"

@@ -12,6 +12,7 @@ from wildood.data.listing import PICTURES, Folder, Listing
 from wildood.data.manifests import KINDS, Manifest
 from wildood.data.root import data_root
 from wildood.errors import InputError
+from wildood.settings import check_flag, check_integer, check_path
 
 _ACCEPTED = "give a folder of pictures, a .csv or .jsonl manifest, or an .npy or .npz file of arrays"
 
@@ -61,9 +62,9 @@ def open_images(
     ((2, 16, 16, 3), array([0, 1]), ('cat', 'dog'), ['cat/1.png', 'dog/1.png'])
     """
     framing = Framing(size, how, channels)
-    threads = _processors() if workers is None else workers
-    if threads < 1:
-        raise InputError(f"workers is {workers}: give at least 1")
+    threads = _processors() if workers is None else check_integer(workers, "workers", "at least 1, at most 1024", most=1024)
+    skip_broken = check_flag(skip_broken, "skip_broken")
+    check_path(path, "the path")
     if names_arrays(str(path)):
         return open_arrays(str(path))
     listing, root = listing_of(path), data_root(cache)

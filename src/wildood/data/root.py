@@ -5,6 +5,8 @@ from pathlib import Path
 
 from platformdirs import user_cache_dir
 
+from wildood.settings import check_path
+
 VARIABLE = "WILDOOD_DATA"
 
 
@@ -15,5 +17,5 @@ def data_root(given: str | Path | None = None) -> Path:
     'sets'
     """
     if given is not None:
-        return Path(given)
+        return check_path(given, "the data root (cache=, root= or --data-root)")
     return Path(os.environ.get(VARIABLE) or user_cache_dir("wildood"))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from wildood.data.permutation import Indices
 from wildood.errors import InputError
+from wildood.settings import quoted
 
 _BYTES_TOGETHER = 1 << 24  # how much of an array is looked at together when the whole is checked or hashed
 _BYTES_HASHED = 1 << 30  # of an array, about: reading more would delay the start by more than it tells
@@ -58,7 +59,8 @@ class ArraySource:
         digest = hashlib.blake2b(digest_size=16)
         for array in (self.examples, self.labels):
             if array is not None:
-                digest.update(f"{tuple(array.shape)} {str(array.dtype).removeprefix('torch.')}".encode())
+                dtype = array.dtype if isinstance(array, Tensor) else array.dtype.newbyteorder("=")
+                digest.update(f"{tuple(array.shape)} {str(dtype).removeprefix('torch.')}".encode())
                 every = max(1, array.nbytes // _BYTES_HASHED)
                 for number, (_, block) in enumerate(blocks(array)):
                     if number % every == 0:
@@ -82,7 +84,7 @@ class DatasetSource:
         examples, labels = [], []
         for index in indices.tolist():
             item = self.dataset[index]
-            pair = item if isinstance(item, tuple | list) else (item,)
+            pair = item if isinstance(item, tuple | list) and item else (item,)
             examples.append(self._example(pair[0], index))
             if self.labelled:
                 labels.append(self._label(pair, index))
@@ -96,12 +98,17 @@ class DatasetSource:
             check_plain(value, f"{self.name}: example {index}")
         try:
             # A copy of an array that may not be written to: torch would warn about sharing it.
-            example = torch.as_tensor(np.array(value) if isinstance(value, np.ndarray) else value)
+            example = torch.as_tensor(native(np.array(value)) if isinstance(value, np.ndarray) else value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise InputError(
                 f"{self.name}: example {index} is a {type(value).__name__}: a dataset must give an array or a tensor "
                 "for each index" + (", with its class" if self.labelled else "")
             ) from error
+        check_dense(example, f"{self.name}: example {index}")
+        if example.ndim == 0 or example.numel() == 0:
+            raise InputError(
+                f"{self.name}: example {index} has shape {tuple(example.shape)}: give an array with at least one number"
+            )
         if not torch.isfinite(example).all():
             raise InputError(f"{self.name}: example {index} holds NaN or infinity: repair or drop such examples")
         return example.detach()
@@ -112,9 +119,15 @@ class DatasetSource:
                 f"{self.name}: a labelled dataset must give (x, y) for each index, {index} has {len(pair)} parts"
             )
         try:
-            return operator.index(pair[1].item() if hasattr(pair[1], "item") else pair[1])
-        except TypeError as error:
-            raise InputError(f"{self.name}: the label of example {index} is {pair[1]!r}: give an integer class") from error
+            label = operator.index(pair[1].item() if hasattr(pair[1], "item") else pair[1])
+        except (TypeError, ValueError, RuntimeError) as error:  # item() of what holds several values, or none
+            raise self._no_class(pair[1], index) from error
+        if abs(label) > torch.iinfo(torch.int64).max:
+            raise self._no_class(label, index)
+        return label
+
+    def _no_class(self, label: Any, index: int) -> InputError:
+        return InputError(f"{self.name}: the label of example {index} is {quoted(label)}: give an integer class")
 
     def is_repeatable(self) -> bool:
         """Whether a few of its examples are the same at two readings."""
@@ -176,6 +189,34 @@ def check_plain(array: Tensor | np.ndarray[Any, Any], name: str) -> Tensor | np.
     )
 
 
+def check_dense(tensor: Tensor, name: str) -> Tensor:
+    """The tensor; one without numbers in memory at fixed places, or with numbers torch cannot compute with, is refused.
+
+    >>> check_dense(torch.eye(2).to_sparse(), "wild")
+    Traceback (most recent call last):
+    wildood.errors.InputError: wild is a sparse tensor: give a dense one, as wild.to_dense() does
+    """
+    if tensor.is_meta:
+        raise InputError(f"{name} is a tensor on the meta device, without data: give one that holds the examples")
+    if tensor.is_quantized:
+        raise InputError(f"{name} is a quantized tensor: give its values, as {name}.dequantize() does")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        kind = "nested" if tensor.is_nested else "sparse" if "sparse" in str(tensor.layout) else str(tensor.layout)
+        raise InputError(f"{name} is a {kind} tensor: give a dense one, as {name}.to_dense() does")
+    if tensor.is_complex() or (tensor.is_floating_point() and tensor.dtype.itemsize == 1):
+        raise InputError(f"{name} has dtype {tensor.dtype}: give float32 numbers or uint8 images")
+    return tensor
+
+
+def native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The array in this machine's byte order, the only one that torch reads.
+
+    >>> native(np.array([1.5], dtype=">f4")).dtype.isnative
+    True
+    """
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
 def is_mapped(source: Source) -> bool:
     """Whether a source's examples are read from the disk when they are gathered.
 
@@ -194,8 +235,8 @@ def memory_of(values: Tensor | np.ndarray[Any, Any]) -> memoryview:
     [1, 0, 2, 0]
     """
     if isinstance(values, Tensor):
-        values = values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-    return np.ascontiguousarray(values).data
+        values = values.detach().cpu().resolve_neg().contiguous().flatten().view(torch.uint8).numpy()
+    return np.ascontiguousarray(native(values)).data
 
 
 def blocks(array: Tensor | np.ndarray[Any, Any]) -> Iterator[tuple[int, Tensor | np.ndarray[Any, Any]]]:
@@ -212,4 +253,4 @@ def blocks(array: Tensor | np.ndarray[Any, Any]) -> Iterator[tuple[int, Tensor |
 def _rows(array: Tensor | np.ndarray[Any, Any], indices: Tensor) -> Tensor:
     if isinstance(array, Tensor):
         return array.detach()[indices.to(array.device)]
-    return torch.from_numpy(np.asarray(array[indices.numpy()]))
+    return torch.from_numpy(native(np.asarray(array[indices.numpy()])))

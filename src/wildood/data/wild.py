@@ -11,6 +11,7 @@ from wildood.data.permutation import permutation
 from wildood.data.sampling import ShuffledCycle, generator, split
 from wildood.data.sources import Part, Source
 from wildood.errors import InputError
+from wildood.settings import check_number
 
 MOST_ASIDE = 10_000  # examples: a share of them is known to half a point, and each is scored after every epoch
 
@@ -106,11 +107,10 @@ class WildMixture:
     """
 
     def __init__(self, id: Any, ood: Any, pi: float) -> None:  # noqa: A002 - the field's own word
-        if not 0 <= pi <= 1:
-            raise InputError(f"pi is {pi}: give the share of OOD in the wild data, from 0 to 1")
+        pi = check_number(pi, "pi", "the share of OOD in the wild data, from 0 to 1", least=0, most=1)
         self.id = unlabelled_source(id, "wild id")
         self.ood = unlabelled_source(ood, "wild ood")
-        self.pi = float(pi)
+        self.pi = pi
 
     @property
     def pools(self) -> tuple[Source, ...]:

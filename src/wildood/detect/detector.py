@@ -29,6 +29,7 @@ from wildood.evaluate.thresholds import (
 )
 from wildood.models.outputs import Classifier, each_output
 from wildood.scores.score import Score, score_all
+from wildood.settings import check_flag, check_path
 from wildood.train.history import Row
 
 UNKNOWN: Final = -1
@@ -140,6 +141,9 @@ class Detector:
         now = copy.copy(self)  # both thresholds of one moment: another thread may calibrate
         if np.isnan(now.threshold):
             raise InputError("this detector has no threshold: call detector.calibrate(holdout, alpha) first")
+        arrays = isinstance(scores, np.ndarray) and isinstance(classes, np.ndarray) and scores.shape == classes.shape
+        if not arrays or scores.dtype.kind not in "fiu" or classes.dtype.kind not in "iu":
+            raise InputError("scores and classes are not two arrays of one length: give what score_and_classify(x) returns")
         threshold = now.threshold if now.class_thresholds is None else now.class_thresholds[classes]
         return np.isfinite(scores) & (scores <= threshold)
 
@@ -238,8 +242,10 @@ class Detector:
         alpha = check_alpha(before.alpha if alpha is None else alpha)
         surely = before.confidence
         if confidence is not None:
-            surely = None if confidence == "average" else check_confidence(confidence)
-        by_class = before.by_class if by_class is None else by_class
+            average = isinstance(confidence, str) and confidence == "average"
+            surely = None if average else check_confidence(confidence)
+        by_class = before.by_class if by_class is None else check_flag(by_class, "by_class")
+        unseen = check_flag(unseen, "unseen")
         if holdout is None:
             scores, classes = self._holdout()
             promise = Promise(alpha, len(scores), before.unseen, surely, by_class, before.caveat)
@@ -311,7 +317,7 @@ class Detector:
         """
         from wildood.detect.storage import save_detector  # noqa: PLC0415 - storage builds detectors, and so imports this
 
-        return save_detector(self, Path(directory))
+        return save_detector(self, check_path(directory, "the directory"))
 
     @property
     def warnings(self) -> list[str]:

@@ -18,6 +18,7 @@ from wildood.detect.detector import Detector, examples_of
 from wildood.detect.frozen import check_frozen, freeze, put_back
 from wildood.detect.network import (
     check_augmentation,
+    check_run_dir,
     check_schedule,
     check_seed,
     check_spec,
@@ -38,6 +39,7 @@ from wildood.methods.woods import Woods
 from wildood.models.outputs import Classifier
 from wildood.scores.energy import EnergyScore
 from wildood.scores.score import Score
+from wildood.settings import check_callable, check_choice, check_flag, optional
 from wildood.train.history import Row
 from wildood.train.identity import check_same
 from wildood.train.loop import Keep, OnEpoch, Training
@@ -120,9 +122,9 @@ def fit(
     method = _checked_method(method)
     schedule = check_schedule(schedule, method.schedule(), looks=method.uses_wild and keep == "best")
     _check_keep(keep, ood, holdout)
-    alpha = check_alpha(method.alpha if alpha is None else alpha)
-    confidence = None if confidence is None else check_confidence(confidence)
-    seed = check_seed(seed)
+    by_class, frozen, verbose = map(check_flag, (by_class, frozen, verbose), ("by_class", "frozen", "verbose"))
+    alpha, confidence = check_alpha(method.alpha if alpha is None else alpha), optional(check_confidence)(confidence)
+    seed, run_dir, on_epoch = check_seed(seed), check_run_dir(run_dir), optional(check_callable)(on_epoch, "on_epoch", {})
     check_spec(input)
     if frozen:
         check_frozen(method, schedule)
@@ -146,7 +148,7 @@ def fit(
         _check_choice(method, objective, keep, wild)
         data = _with_choice(data, objective, keep, alpha, confidence, seed)
         # After everything is checked: a call that is refused must leave no run behind.
-        run = None if run_dir is None else RunDirectory(Path(run_dir), record)
+        run = None if run_dir is None else RunDirectory(run_dir, record)
         # A method that trains without wild data keeps its last epoch: its start may know nothing, and guards nothing.
         monitor = Monitor(seen.selection, seen.wild_aside if method.uses_wild else None, alpha)
         common = {"labelled": seen.labelled, "wild": seen.wild, "seed": seed, "keep": keep, "on_epoch": on_epoch}
@@ -183,8 +185,7 @@ def _checked_method(method: Any) -> Method:
 
 def _check_keep(keep: Any, ood: Any, holdout: Any) -> None:
     """Refuse a choice of the epoch that is none, or that lacks what it chooses by."""
-    if keep not in get_args(Keep):
-        raise InputError(f"keep is {keep!r}: give 'best', 'last' or 'as_published'")
+    check_choice(keep, "keep", get_args(Keep))
     if keep == "as_published" and (ood is None or holdout is None):
         raise InputError("keep='as_published' chooses the epoch by known OOD examples: give ood=x and holdout=(x, y), too")
 

@@ -3,9 +3,9 @@
 import copy
 import hashlib
 import json
-import operator
 import platform
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from wildood.errors import InputError
 from wildood.methods.schedule import IN_ROUNDS, Schedule
 from wildood.models.compiled import plain_name, uncompiled
 from wildood.models.outputs import Classifier, tap_features, try_classifier
+from wildood.settings import check_integer, check_path, quoted
 from wildood.train.together import settle
 
 
@@ -37,6 +38,8 @@ def copy_classifier(
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}: give a torch.nn.Module")
+    if features is not None and not isinstance(features, str):
+        raise InputError(f"features is {quoted(features)}: give a submodule's name, one of model.named_modules()")
     try:
         network = uncompiled(copy.deepcopy(model))
     except (RuntimeError, TypeError) as error:
@@ -63,7 +66,7 @@ def check_schedule(schedule: Any, own: Schedule, *, looks: bool) -> Schedule:
     if schedule is None or (isinstance(schedule, str) and schedule == "auto"):
         schedule = own if schedule is None else replace(own, **IN_ROUNDS)
     if not isinstance(schedule, Schedule):
-        raise InputError(f"schedule is {schedule!r}: give 'auto' or a Schedule, such as Schedule(steps=100)")
+        raise InputError(f"schedule is {quoted(schedule)}: give 'auto' or a Schedule, such as Schedule(steps=100)")
     check_rounds(schedule, looks=looks)
     return schedule
 
@@ -77,12 +80,14 @@ def check_rounds(schedule: Schedule, *, looks: bool) -> None:
         )
 
 
-def check_seed(seed: Any) -> int:
-    """Refuse what is not a whole number."""
-    try:
-        return operator.index(seed)
-    except TypeError as error:
-        raise InputError(f"seed is {seed!r}: give a whole number") from error
+def check_seed(seed: Any, name: str = "seed") -> int:
+    """Refuse what is not a whole number from 0 on."""
+    return check_integer(seed, name, "a whole number from 0 on", least=0, most=1 << 128)
+
+
+def check_run_dir(run_dir: Any) -> Path | None:
+    """Refuse what is not a path."""
+    return None if run_dir is None else check_path(run_dir, "run_dir")
 
 
 def check_augmentation(schedule: Schedule, shape: tuple[int, ...]) -> None:

@@ -13,6 +13,7 @@ from wildood.data.sources import Source
 from wildood.detect.detector import Example
 from wildood.detect.network import (
     check_augmentation,
+    check_run_dir,
     check_schedule,
     check_seed,
     check_spec,
@@ -25,6 +26,7 @@ from wildood.evaluate.binomial import binomial_cdf
 from wildood.methods.cross_entropy import CrossEntropyObjective
 from wildood.methods.schedule import Schedule
 from wildood.models.outputs import Classifier, evaluating, forward_all
+from wildood.settings import check_callable, check_flag, optional
 from wildood.train.identity import check_same
 from wildood.train.loop import OnEpoch, Training
 from wildood.train.monitor import Monitor
@@ -107,7 +109,8 @@ def train_classifier(
     """`pretrain`, which gives the accuracy as well."""
     check_spec(spec)
     schedule = check_schedule(schedule, Schedule.pretraining(), looks=False)
-    seed = check_seed(seed)
+    seed, run_dir, on_epoch = check_seed(seed), check_run_dir(run_dir), optional(check_callable)(on_epoch, "on_epoch", {})
+    verbose = check_flag(verbose, "verbose")
     with shown(verbose=verbose), lent_generator(seed, "pretrain"), torch.inference_mode(mode=False):
         known = labelled_source(labelled, "labelled")
         holdout = numbered_like(labelled, holdout, "holdout")
@@ -123,7 +126,7 @@ def train_classifier(
         record = run_record(classifier, schedule, {"labelled": known.fingerprint()}, seed=seed)
         watched = {"data.holdout": None if unseen is None else unseen.fingerprint()}
         check_same({**record, **watched, "run_dir given": run_dir is not None})
-        run = None if run_dir is None else RunDirectory(Path(run_dir), record)
+        run = None if run_dir is None else RunDirectory(run_dir, record)
         monitor = None if unseen is None else Monitor(unseen, None, alpha=0.05)
         Training(objective, known, None, schedule, seed, monitor, "last", run, on_epoch).train()
         name, looked_at = ("labelled", at_most(known, MEASURED, seed)) if unseen is None else ("the holdout", unseen)

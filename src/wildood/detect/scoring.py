@@ -13,14 +13,15 @@ from wildood.data.sources import Part, Source
 from wildood.data.wild import as_wild
 from wildood.detect.choosing import choose
 from wildood.detect.detector import Detector, Example, examples_of
-from wildood.detect.network import check_spec, copy_classifier, model_fingerprint, versions
+from wildood.detect.network import check_seed, check_spec, copy_classifier, model_fingerprint, versions
 from wildood.detect.preparation import at_most, check_overlap, enough, set_aside_labelled
 from wildood.detect.promise import NOT_COMPARED, Promise
 from wildood.detect.use import unlabelled_fingerprint
 from wildood.errors import InputError
-from wildood.evaluate.thresholds import check_alpha, examples_needed
+from wildood.evaluate.thresholds import check_alpha, check_confidence, examples_needed
 from wildood.models.outputs import Classifier, evaluating, forward_all
 from wildood.scores.score import Score
+from wildood.settings import check_flag, optional
 from wildood.train.progress import logger
 
 LOOKED_AT = 1000  # how many labelled examples say whether the model is trained, at most
@@ -72,7 +73,8 @@ def posthoc(
     if not isinstance(score, Score):
         raise InputError(f"score is a {type(score).__name__}: give a score such as EnergyScore()")
     check_spec(input)
-    check_alpha(alpha)
+    alpha, seed, by_class = check_alpha(alpha), check_seed(seed), check_flag(by_class, "by_class")
+    confidence = optional(check_confidence)(confidence)
     fitted_on = _fitting_source(score, labelled)
     if holdout is not None:
         calibration, caveat = unlabelled_source(examples_of(holdout), "holdout"), NOT_COMPARED

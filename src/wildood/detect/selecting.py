@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from torch import nn
 
@@ -14,13 +14,15 @@ from wildood.data.sources import Part, Source
 from wildood.data.wild import Wild, as_wild
 from wildood.detect.detector import Detector
 from wildood.detect.fitting import fit
-from wildood.detect.network import check_schedule
+from wildood.detect.network import check_run_dir, check_schedule, check_seed
 from wildood.detect.preparation import ASIDE, check_overlap
 from wildood.detect.use import used_as
 from wildood.errors import CheckpointError, InputError
 from wildood.evaluate.ranking import Candidate, Ranking, rank_candidates
 from wildood.evaluate.thresholds import check_alpha, examples_needed, told_confidence
 from wildood.methods.objective import Method
+from wildood.settings import check_choice, check_flag, quoted
+from wildood.train.loop import Keep
 from wildood.train.progress import logger, shown
 from wildood.train.run_directory import RunDirectory
 
@@ -131,13 +133,16 @@ def fit_many(
     ['OutlierExposure', 'Woods']
     """
     names = _names(methods)
-    if settings.get("keep", "best") != "best":
+    if check_choice(settings.get("keep", "best"), "keep", get_args(Keep)) != "best":
         raise InputError("fit_many (--grid) keeps the best epoch of each method: leave out keep= (--keep)")
     if holdout is None:
         raise InputError(
             "fit_many (--grid) chooses by ID examples that nothing has trained on: give holdout=(x, y) (--holdout)"
         )
-    alphas = {method.alpha for method in methods} if settings.get("alpha") is None else {settings["alpha"]}
+    seed, run = check_seed(seed), check_run_dir(run_dir)
+    verbose = check_flag(verbose, "verbose")
+    given = settings.get("alpha")
+    alphas = {method.alpha for method in methods} if given is None else {check_alpha(given)}
     if len(alphas) > 1:
         raise InputError(f"the methods have different alphas, {min(alphas)} to {max(alphas)}: give one, as in alpha=0.05")
     settings = {**settings, "alpha": check_alpha(alphas.pop())}
@@ -154,7 +159,6 @@ def fit_many(
     kept, ranks = (Part(unseen, part) for part in split(len(unseen), RANKS, generator(seed, "candidates")))
     traffic, wild_ranks = rank_wild(traffic, seed)
     _check_thirds(len(unseen), settings["alpha"], settings.get("confidence"))
-    run = None if run_dir is None else Path(run_dir)
     if run is not None:
         _check_owner(run, names)
     detectors = {}
@@ -220,6 +224,8 @@ def _rank(
 
 
 def _named(candidates: Detectors) -> dict[str, Detector]:
+    if not isinstance(candidates, Mapping | tuple | list):
+        raise InputError(f"candidates is {quoted(candidates)}: give detectors by name in a dict, or in a list")
     named = dict(candidates) if isinstance(candidates, Mapping) else {str(i): each for i, each in enumerate(candidates)}
     for name, detector in named.items():
         if not isinstance(detector, Detector):

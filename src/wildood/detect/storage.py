@@ -27,6 +27,7 @@ from wildood.models.outputs import Classifier
 from wildood.models.shipped import SHIPPED, build_model, describe_model
 from wildood.scores.score import Score
 from wildood.scores.shipped import SHIPPED as SCORES
+from wildood.settings import check_path
 
 FORMAT = 1
 ARRAYS = {"holdout_scores": torch.float32, "holdout_classes": torch.int64, "class_thresholds": torch.float64}
@@ -217,7 +218,7 @@ def load(directory: str | Path, model: nn.Module | Callable[[], nn.Module] | Non
     >>> bool(np.array_equal(again.score(x), detector.score(x)))
     True
     """
-    directory = Path(directory)
+    directory = check_path(directory, "the directory")
     content, weights_path, weights = _read(directory)
     try:
         tensors = load_tensors(weights)
@@ -458,7 +459,12 @@ def _network(
         return _rebuilt(described, weights, directory)
     if not isinstance(model, nn.Module) and not callable(model):
         raise DetectorFileError(f"model is a {type(model).__name__}: pass an nn.Module, or a function that builds one")
-    network = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
+    try:
+        network = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
+    except (RuntimeError, TypeError) as error:
+        if not isinstance(model, nn.Module):  # what goes wrong in a user's function is theirs to see
+            raise
+        raise DetectorFileError(f"the model cannot be copied ({error}): pass a function that builds it") from error
     if not isinstance(network, nn.Module):
         raise DetectorFileError(f"model() returned a {type(network).__name__}: it must build an nn.Module")
     network = uncompiled(network)

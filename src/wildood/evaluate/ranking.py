@@ -13,7 +13,8 @@ from wildood.errors import InputError
 from wildood.evaluate.binomial import binomial_cdf, in_percent, lower_limit, upper_limit
 from wildood.evaluate.metrics import as_array, flat_scores
 from wildood.evaluate.mixture import Floats, check_share
-from wildood.evaluate.thresholds import check_confidence, conformal_threshold, threshold_rank
+from wildood.evaluate.thresholds import check_alpha, check_confidence, conformal_threshold, threshold_rank
+from wildood.settings import check_number
 
 Mask = npt.NDArray[np.bool_]
 LEVELS = tuple(0.5**halvings for halvings in range(1, 40))  # how often the luck of the thresholds may be misjudged
@@ -165,6 +166,8 @@ def rank_candidates(
     >>> ranking.paired_excess_fpr([0.1, 0.5]).round(2)
     array([0.29, 0.  ])
     """
+    accuracy_loss = check_number(accuracy_loss, "accuracy_loss", "a share of accuracy from 0 to 1", least=0, most=1)
+    alpha = check_alpha(alpha)
     seen = [_Seen.of(candidate, alpha) for candidate in candidates]
     _check_same_examples(seen)
     best = max(one.accuracy for one in seen)
@@ -178,7 +181,8 @@ def rank_candidates(
     order = sorted(range(len(seen)), key=lambda i: (not eligible[i], seen[i].wild_share, -seen[i].accuracy))
     first = seen[order[0]]
     rivals = [seen[i] for i in order[1:] if eligible[i]]
-    wrong = 1 - check_confidence(confidence)
+    confidence = check_confidence(confidence)
+    wrong = 1 - confidence
     n, m = len(first.accepted_id), len(first.accepted_wild)
     least_tpr = lower_limit(threshold_rank(n, alpha), n, wrong / (4 * len(seen)))
     excess_tpr = [upper_limit(int(one.accepted_id.sum()), n, wrong / (4 * len(seen))) - least_tpr for one in rivals]

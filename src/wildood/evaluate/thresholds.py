@@ -2,6 +2,7 @@
 
 import math
 from bisect import bisect_right
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,24 +10,27 @@ import numpy.typing as npt
 from wildood.errors import InputError
 from wildood.evaluate.binomial import binomial_cdf
 from wildood.evaluate.metrics import as_array, flat_scores
+from wildood.settings import check_number
+
+_SMALLEST = 1e-9  # a rate that a holdout of 10^9 examples can promise
 
 
-def check_alpha(alpha: float) -> float:
+def check_alpha(alpha: Any, name: str = "alpha") -> float:
     """A false-alarm rate: strictly between 0 and 1.
 
     >>> check_alpha(0.05)
     0.05
     """
-    return _inside(alpha, "alpha", "a false-alarm rate", "0.05")
+    return _inside(alpha, name, "a false-alarm rate", "0.05")
 
 
-def check_confidence(confidence: float) -> float:
+def check_confidence(confidence: Any, name: str = "confidence") -> float:
     """The probability with which a statement holds: strictly between 0 and 1.
 
     >>> check_confidence(0.95)
     0.95
     """
-    return _inside(confidence, "confidence", "a probability", "0.95")
+    return _inside(confidence, name, "a probability", "0.95")
 
 
 def told_confidence(confidence: float | None) -> str:
@@ -179,7 +183,6 @@ def p_values(scores: npt.ArrayLike, holdout_scores: npt.ArrayLike) -> npt.NDArra
     return np.asarray((1 + len(ordered) - below) / (len(ordered) + 1), dtype=np.float64)
 
 
-def _inside(value: float, name: str, what: str, example: str) -> float:
-    if isinstance(value, str) or not 0 < value < 1:
-        raise InputError(f"{name} is {value!r}: give {what} strictly between 0 and 1, such as {example}")
-    return float(value)
+def _inside(value: Any, name: str, what: str, example: str) -> float:
+    few = f" (at least {_SMALLEST})" if isinstance(value, float) and 0 < value < _SMALLEST else ""
+    return check_number(value, name, f"{what} strictly between 0 and 1{few}, such as {example}", least=_SMALLEST, below=1)

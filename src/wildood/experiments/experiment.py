@@ -229,7 +229,7 @@ class Experiment:
         """
         try:
             content = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise InputError(f"the experiment is not TOML: {error}") from error
         _refuse_unknown(content, cls, "an experiment")
         missing = next((name for name in REQUIRED if name not in content), None)

@@ -6,6 +6,7 @@ Stage 2: the network stays as it is; layers for the class, the rotation, and bot
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal, Self
 
 import torch
@@ -23,6 +24,7 @@ from wildood.methods.schedule import Schedule
 from wildood.models.heads import JointHead
 from wildood.models.outputs import Classifier
 from wildood.scores.max_softmax import MaxSoftmax
+from wildood.settings import check_count, check_fields, check_integer, check_positive
 
 TURNS = JointHead.turns
 ROUNDING = 1e-3  # by which images may leave 0 to 1
@@ -56,11 +58,15 @@ class Csi:
     alpha: float = 0.05
 
     def __post_init__(self) -> None:
-        for name, kind in (("temperature", float), ("projection", int), ("head_epochs", int), ("head_lr", float)):
-            value, whole = getattr(self, name), kind is int
-            if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not value > 0:
-                raise InputError(f"Csi: {name} is {value!r}: give a positive {'whole ' if whole else ''}number")
-        check_alpha(self.alpha)
+        check_fields(
+            self,
+            "Csi: ",
+            temperature=check_positive,
+            projection=partial(check_integer, expected="a positive whole number up to 10^6", most=10**6),
+            head_epochs=check_count,
+            head_lr=check_positive,
+            alpha=check_alpha,
+        )
 
     def schedule(self) -> Schedule:
         """The published one: 700 epochs of 128 examples, so 1,024 images, in a step; lr 1 after 10 epochs of warm-up."""

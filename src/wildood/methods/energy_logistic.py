@@ -8,11 +8,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from wildood.evaluate.thresholds import check_alpha
-from wildood.methods.objective import Batch, Objective, Start, Terms, check_weight
+from wildood.methods.objective import Batch, Objective, Start, Terms
 from wildood.methods.schedule import Schedule
 from wildood.methods.woods import SigmoidLevel, drawn_level
 from wildood.models.outputs import Classifier
 from wildood.scores.energy import EnergyScore
+from wildood.settings import check_fields, check_flag, check_positive
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,7 @@ class EnergyLogistic:
     published: bool = False
 
     def __post_init__(self) -> None:
-        check_weight(self.weight, "EnergyLogistic")
-        check_alpha(self.alpha)
+        check_fields(self, "EnergyLogistic: ", weight=check_positive, alpha=check_alpha, published=check_flag)
 
     @classmethod
     def as_published(cls, weight: float = 1.0) -> Self:

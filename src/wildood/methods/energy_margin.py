@@ -8,10 +8,11 @@ from torch import Tensor
 
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_alpha
-from wildood.methods.objective import Batch, Objective, Start, Terms, check_weight
+from wildood.methods.objective import Batch, Objective, Start, Terms
 from wildood.methods.schedule import Schedule
 from wildood.models.outputs import Classifier
 from wildood.scores.energy import EnergyScore, energy
+from wildood.settings import check_fields, check_number, check_positive, optional
 
 
 def squared_hinges(energy_in: Tensor, energy_out: Tensor, margin_in: float, margin_out: float) -> Tensor:
@@ -52,8 +53,14 @@ class EnergyMargin:
     alpha: float = 0.05
 
     def __post_init__(self) -> None:
-        check_weight(self.weight, "EnergyMargin")
-        check_alpha(self.alpha)
+        check_fields(
+            self,
+            "EnergyMargin: ",
+            weight=check_positive,
+            alpha=check_alpha,
+            margin_in=optional(check_number),
+            margin_out=optional(check_number),
+        )
         if (self.margin_in is None) != (self.margin_out is None):
             raise InputError("EnergyMargin: give both margins, or neither")
         if self.margin_in is not None and self.margin_out is not None and self.margin_in > self.margin_out:

@@ -13,6 +13,8 @@ from wildood.methods.schedule import Schedule
 from wildood.models.heads import DeConfHead
 from wildood.models.outputs import Classifier
 from wildood.scores.godin import GodinScore
+from wildood.scores.perturbation import check_epsilon
+from wildood.settings import check_fields
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,7 @@ class Godin:
     alpha: float = 0.05
 
     def __post_init__(self) -> None:
-        check_alpha(self.alpha)
-        GodinScore(features=1, classes=2, epsilon=self.epsilon)  # refuses a wrong epsilon now, not after the training
+        check_fields(self, "Godin: ", epsilon=check_epsilon, alpha=check_alpha)
 
     def schedule(self) -> Schedule:
         """That of a classifier from scratch."""

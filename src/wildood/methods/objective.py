@@ -8,7 +8,6 @@ from typing import ClassVar, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from wildood.errors import InputError
 from wildood.methods.answers import Answers
 from wildood.methods.schedule import Schedule
 from wildood.models.outputs import Classifier, Outputs
@@ -159,17 +158,6 @@ class Objective(nn.Module):
         if self.answers is None or batch.wild is None:
             return wild.logits.new_zeros(())
         return self.answers(batch.wild, wild.logits)
-
-
-def check_weight(weight: float, name: str) -> None:
-    """Refuse a weight that is not a positive number.
-
-    >>> check_weight(-1, "OutlierExposure")
-    Traceback (most recent call last):
-    wildood.errors.InputError: OutlierExposure: weight is -1: give a positive number
-    """
-    if not isinstance(weight, int | float) or not weight > 0:
-        raise InputError(f"{name}: weight is {weight!r}: give a positive number")
 
 
 class Stage(Protocol):

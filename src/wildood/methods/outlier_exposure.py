@@ -7,10 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wildood.evaluate.thresholds import check_alpha
-from wildood.methods.objective import Batch, Objective, Start, Terms, check_weight
+from wildood.methods.objective import Batch, Objective, Start, Terms
 from wildood.methods.schedule import Schedule
 from wildood.models.outputs import Classifier
 from wildood.scores.max_softmax import MaxSoftmax
+from wildood.settings import check_fields, check_positive
 
 
 def uniform_cross_entropy(logits: Tensor) -> Tensor:
@@ -42,8 +43,7 @@ class OutlierExposure:
     alpha: float = 0.05
 
     def __post_init__(self) -> None:
-        check_weight(self.weight, "OutlierExposure")
-        check_alpha(self.alpha)
+        check_fields(self, "OutlierExposure: ", weight=check_positive, alpha=check_alpha)
 
     def schedule(self) -> Schedule:
         """That of `Woods()`, so that they can be compared."""

@@ -2,11 +2,19 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Self
 
 from wildood.errors import InputError
-
-_CHOICES = {"decay": ("cosine", "milestones"), "duals": ("epoch", "step"), "epoch": ("labelled", "shortest")}
+from wildood.settings import (
+    check_choice,
+    check_count,
+    check_fields,
+    check_flag,
+    check_number,
+    optional,
+    quoted,
+)
 
 IN_ROUNDS: dict[str, Any] = {"steps": 3150, "epochs": None, "rounds": 50}  # 50, 100, 200 ... steps, six rounds at most
 
@@ -60,36 +68,33 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:
-            raise InputError(f"a schedule has steps={self.steps} and epochs={self.epochs}: give one of them")
+            raise InputError(f"a schedule has steps={quoted(self.steps)} and epochs={quoted(self.epochs)}: give one of them")
         if self.steps is None and self.epochs is None:
             object.__setattr__(self, "steps", 100)
-        for name in ("steps", "epochs", "batch", "rounds"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
-                raise InputError(f"the schedule's {name} is {value!r}: give a positive whole number")
+        not_negative = partial(check_number, expected="a positive number, or 0 for none", least=0)
+        check_fields(
+            self,
+            "the schedule's ",
+            steps=optional(check_count),
+            epochs=optional(check_count),
+            batch=check_count,
+            lr=partial(check_number, expected="a positive number", above=0, most=1e30),
+            decay=partial(check_choice, choices=("cosine", "milestones")),
+            milestones=_shares,
+            factor=partial(check_number, expected="a positive number up to 1", above=0, most=1),
+            clip=not_negative,
+            warmup=partial(check_number, expected="a share of the training, such as 0.1", least=0, below=1),
+            augment=check_flag,
+            momentum=partial(check_number, expected="a number from 0 to less than 1", least=0, below=1),
+            weight_decay=partial(not_negative, most=1e6),
+            duals=partial(check_choice, choices=("epoch", "step")),
+            epoch=partial(check_choice, choices=("labelled", "shortest")),
+            rounds=optional(check_count),
+        )
         if self.batch < 2:
             raise InputError("the schedule's batch is 1: give at least 2 examples, for batch normalisation")
-        for name in ("lr", "factor", "clip", "momentum", "weight_decay"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not value >= 0 or (value == 0 and name in {"lr", "factor"}):
-                raise InputError(f"the schedule's {name} is {value!r}: give a positive number")
-        self._check_choices()
-
-    def _check_choices(self) -> None:
         if self.rounds is not None and self.duals == "epoch":
             raise InputError("a schedule in rounds moves multipliers every step: give duals='step' (--duals step)")
-        if self.momentum >= 1:
-            raise InputError(f"the schedule's momentum is {self.momentum}: give a number between 0 and 1")
-        for name, (first, second) in _CHOICES.items():
-            if getattr(self, name) not in {first, second}:
-                raise InputError(f"the schedule's {name} is {getattr(self, name)!r}: give {first!r} or {second!r}")
-        if not isinstance(self.warmup, int | float) or not 0 <= self.warmup < 1:
-            raise InputError(f"the schedule's warmup is {self.warmup!r}: give a share of the training, such as 0.1")
-        if not isinstance(self.milestones, tuple | list) or not all(0 < share < 1 for share in self.milestones):
-            raise InputError(
-                f"the schedule's milestones are {self.milestones!r}: give shares of the training, such as (0.5, 0.75)"
-            )
-        object.__setattr__(self, "milestones", tuple(sorted(self.milestones)))
 
     @classmethod
     def as_published(cls, setting: Literal["stationary", "non-stationary"] = "stationary") -> Self:
@@ -101,8 +106,7 @@ class Schedule:
         >>> Schedule.as_published("non-stationary").epochs
         50
         """
-        if setting not in {"stationary", "non-stationary"}:
-            raise InputError(f"the setting is {setting!r}: give 'stationary' or 'non-stationary'")
+        check_choice(setting, "the setting", ("stationary", "non-stationary"))
         epochs = 100 if setting == "stationary" else 50
         return cls(epochs=epochs, batch=128, lr=1e-3, decay="milestones", clip=0.0, duals="epoch", epoch="shortest")
 
@@ -184,3 +188,11 @@ class Schedule:
         if self.epochs is not None and self.rounds is None:
             step, total = step // per_epoch, self.epochs
         return self.lr * self.factor ** sum(step >= int(share * total) for share in self.milestones)
+
+
+def _shares(values: Any, name: str) -> tuple[float, ...]:
+    """Shares of the training, in their order."""
+    expected = "shares of the training, such as (0.5, 0.75)"
+    if not isinstance(values, tuple | list):
+        raise InputError(f"{name} is {quoted(values)}: give {expected}")
+    return tuple(sorted(check_number(value, name, expected, above=0, below=1) for value in values))

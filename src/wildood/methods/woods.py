@@ -9,7 +9,8 @@ be learned (`Whitening`); as published, it has none.
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Self
 
 import torch
@@ -17,12 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wildood.data.sampling import generator
-from wildood.errors import InputError
 from wildood.methods.answers import Answers
 from wildood.methods.objective import Batch, Duals, Objective, Start, Terms
 from wildood.methods.schedule import Schedule
 from wildood.models.outputs import Classifier, Outputs
 from wildood.scores.energy import EnergyScore, energy
+from wildood.settings import check_fields, check_flag, check_number, check_positive, optional
 
 
 @dataclass(frozen=True)
@@ -56,20 +57,16 @@ class Woods:
     published: bool = False
 
     def __post_init__(self) -> None:
-        name = type(self).__name__
-        for setting in fields(self):
-            value = getattr(self, setting.name)
-            if value is not None and not isinstance(value, int | float):
-                raise InputError(f"{name}: {setting.name} is {value!r}: give a number")
-        if not 0 < self.alpha < 1:
-            raise InputError(f"{name}: alpha is {self.alpha}: give a rate strictly between 0 and 1")
-        for field in ("tau", "mu2"):
-            if getattr(self, field) is not None and getattr(self, field) <= 0:
-                raise InputError(f"{name}: {field} is {getattr(self, field)}: it must be positive")
-        if self.tol < 0:
-            raise InputError(f"{name}: tol is {self.tol}: it must not be negative")
-        if self.gamma < 1:
-            raise InputError(f"{name}: gamma is {self.gamma}: a penalty must not shrink, give at least 1")
+        check_fields(
+            self,
+            f"{type(self).__name__}: ",
+            alpha=partial(check_number, expected="a rate strictly between 0 and 1", above=0, below=1),
+            tau=optional(check_positive),
+            tol=partial(check_number, expected="a number from 0 on", least=0),
+            gamma=partial(check_number, expected="at least 1: a penalty must not shrink", least=1),
+            mu2=check_positive,
+            published=check_flag,
+        )
 
     @classmethod
     def as_published(cls, gamma: float = 1.5, mu2: float = 1.0) -> Self:

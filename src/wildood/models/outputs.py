@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from wildood.data.inputs import InputSpec, to_model_input
-from wildood.data.sources import Source
+from wildood.data.sources import Source, check_dense
 from wildood.data.views import rotations
 from wildood.errors import InputError
 from wildood.models.features import FeatureTap, find_tap
@@ -119,7 +119,7 @@ def logits_of(output: Any) -> Tensor:
         raise InputError(
             f"the model returned a {type(output).__name__}: it must return logits as a tensor, or an output with .logits"
         )
-    return logits.float()
+    return check_dense(logits, "the model's output").float()
 
 
 def last_layer(classifier: Classifier, some: Tensor) -> tuple[Tensor, Tensor]:

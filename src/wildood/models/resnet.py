@@ -3,6 +3,8 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from wildood.settings import check_width
+
 
 class ResNet20(nn.Module):
     """ResNet-20 of He et al. (2016), section 4.2, with "option A" shortcuts.
@@ -16,6 +18,7 @@ class ResNet20(nn.Module):
 
     def __init__(self, classes: int = 10, *, channels: int = 3) -> None:
         super().__init__()
+        classes, channels = check_width(classes, "classes"), check_width(channels, "channels")
         self.settings: dict[str, int | float | list[int]] = {"classes": classes, "channels": channels}
         self.conv1 = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from wildood.errors import InputError
+from wildood.settings import check_integer, check_width
 
 
 class SmallCNN(nn.Module):
@@ -21,8 +21,10 @@ class SmallCNN(nn.Module):
 
     def __init__(self, classes: int = 10, *, channels: int = 1, width: int = 16, size: int = 8, hidden: int = 64) -> None:
         super().__init__()
-        if size < 4:
-            raise InputError(f"size is {size}: two poolings leave nothing of it; give images of at least 4x4")
+        least = "at least 4, for two poolings leave nothing of less, and at most 1024"
+        classes, channels = check_width(classes, "classes"), check_width(channels, "channels")
+        width, size = check_width(width, "width"), check_integer(size, "size", least, least=4, most=1024)
+        hidden = check_width(hidden, "hidden")
         self.settings: dict[str, int | float | list[int]] = {
             "classes": classes,
             "channels": channels,
@@ -59,7 +61,9 @@ class MLP(nn.Module):
 
     def __init__(self, inputs: int, classes: int, *, hidden: int | Sequence[int] = (128, 64)) -> None:
         super().__init__()
-        hidden = [hidden] if isinstance(hidden, int) else list(hidden)
+        inputs, classes = check_width(inputs, "inputs"), check_width(classes, "classes")
+        listed = list(hidden) if isinstance(hidden, tuple | list) else [hidden]
+        hidden = [check_width(each, "hidden") for each in listed]
         self.settings: dict[str, int | float | list[int]] = {
             "inputs": inputs,
             "classes": classes,

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wildood.errors import InputError
+from wildood.settings import check_integer, check_number, check_width
 
 
 class WideResNet(nn.Module):
@@ -23,8 +24,13 @@ class WideResNet(nn.Module):
         self, classes: int = 10, *, depth: int = 40, widen: int = 2, dropout: float = 0.3, channels: int = 3
     ) -> None:
         super().__init__()
-        if depth < 10 or (depth - 4) % 6 != 0:
-            raise InputError(f"depth is {depth}: give 6n + 4 with n >= 1, such as 10, 16, 28 or 40")
+        steps = "6n + 4 with n >= 1, such as 10, 16, 28 or 40"
+        depth = check_integer(depth, "depth", steps, least=10, most=10_000)
+        if (depth - 4) % 6 != 0:
+            raise InputError(f"depth is {depth}: give {steps}")
+        classes, channels = check_width(classes, "classes"), check_width(channels, "channels")
+        widen = check_integer(widen, "widen", least=1, most=100)
+        dropout = check_number(dropout, "dropout", "a share from 0 to 1", least=0, most=1)
         self.settings: dict[str, int | float | list[int]] = {
             "classes": classes,
             "depth": depth,

@@ -8,6 +8,7 @@ from torch import Tensor
 from wildood.errors import InputError
 from wildood.models.outputs import Outputs
 from wildood.scores.score import About, Score
+from wildood.settings import check_positive, optional
 
 
 def energy(logits: Tensor) -> Tensor:
@@ -33,9 +34,8 @@ class EnergyScore(Score):
     temperatures = (1.0, 10.0, 100.0, 1000.0)
 
     def __init__(self, temperature: float | None = 1.0) -> None:
+        temperature = optional(check_positive)(temperature, "EnergyScore: temperature")
         super().__init__(temperature=temperature)
-        if temperature is not None and not temperature > 0:
-            raise InputError(f"EnergyScore: temperature is {temperature!r}: give a positive number")
         self.temperature = temperature
 
     def forward(self, outputs: Outputs) -> Tensor:

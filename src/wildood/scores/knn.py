@@ -10,6 +10,7 @@ from wildood.data.sources import Source
 from wildood.errors import InputError
 from wildood.models.outputs import Classifier, Outputs, each_output
 from wildood.scores.score import About, Score
+from wildood.settings import check_count, optional
 
 _BLOCK = 8192  # how many examples of the bank are compared at once: memory does not grow with the bank
 
@@ -31,9 +32,8 @@ class Knn(Score):
     bank: Tensor
 
     def __init__(self, k: int | None = 50) -> None:
+        k = optional(check_count)(k, "Knn: k")
         super().__init__(k=k)
-        if k is not None and k < 1:
-            raise InputError(f"Knn: k is {k}: give at least 1")
         self.k = k
         self.register_buffer("bank", torch.empty(0))
 

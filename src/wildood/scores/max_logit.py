@@ -18,6 +18,9 @@ class MaxLogit(Score):
 
     about: ClassVar[About] = About("Hendrycks et al., Scaling OOD Detection for Real-World Settings, 2022")
 
+    def __init__(self) -> None:
+        super().__init__()  # no settings: a misspelt one must not be taken in silence
+
     def forward(self, outputs: Outputs) -> Tensor:
         """Minus the largest logit, for each example."""
         return -outputs.logits.amax(1)

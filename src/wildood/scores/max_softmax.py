@@ -18,6 +18,9 @@ class MaxSoftmax(Score):
 
     about: ClassVar[About] = About("Hendrycks & Gimpel, A Baseline for Detecting Misclassified and OOD Examples, 2017")
 
+    def __init__(self) -> None:
+        super().__init__()  # no settings: a misspelt one must not be taken in silence
+
     def forward(self, outputs: Outputs) -> Tensor:
         """Minus the probability of the most probable class, for each example."""
         return -outputs.logits.softmax(dim=1).amax(dim=1)

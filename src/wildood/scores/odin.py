@@ -8,6 +8,7 @@ from wildood.errors import InputError
 from wildood.models.outputs import Outputs
 from wildood.scores.perturbation import PerturbedScore
 from wildood.scores.score import About, Score
+from wildood.settings import check_number
 
 
 class Odin(PerturbedScore):
@@ -29,11 +30,12 @@ class Odin(PerturbedScore):
 
     def __init__(self, temperature: float | None = 1000.0, epsilon: float | None = None) -> None:
         super().__init__(epsilon=epsilon)
-        if temperature is not None and (not isinstance(temperature, int | float) or not temperature > 0):
-            raise InputError(f"Odin: temperature is {temperature!r}: give a positive number, or None to have it chosen")
+        expected = "a positive number, or None to have it chosen"
+        if temperature is not None:
+            temperature = check_number(temperature, "Odin: temperature", expected, above=0)
         # Before epsilon, as in the constructor: of two settings that are chosen, a message names the first, and ID data
         # alone can choose epsilon.
-        self.settings = {"temperature": temperature, "epsilon": epsilon}
+        self.settings = {"temperature": temperature, "epsilon": self.epsilon}
         self.temperature = temperature
 
     def forward(self, outputs: Outputs) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 from wildood.errors import InputError
 from wildood.models.outputs import Classifier, Outputs
 from wildood.scores.score import Score, Scored
+from wildood.settings import check_number
 
 
 def step_down(
@@ -29,13 +30,26 @@ def step_down(
     with torch.inference_mode(mode=False):  # the caller may be in it, and a tensor that was made there has no gradient
         batch = batch.detach().clone().requires_grad_()
         outputs = classifier.outputs(batch)
-        (gradient,) = torch.autograd.grad(lower(outputs).sum(), batch)
+        lowered = lower(outputs).sum()
+        gradient = torch.autograd.grad(lowered, batch, allow_unused=True)[0] if lowered.requires_grad else None
+    if gradient is None:
+        raise InputError("the model's output has no gradient with respect to its input: give epsilon=0 or another score")
     sign = torch.where(gradient >= 0, 1.0, -1.0).to(batch.dtype)
     if classifier.spec is not None:
         sign = sign / torch.tensor(classifier.spec.std, device=batch.device, dtype=batch.dtype).view(1, -1, 1, 1)
     stepped = batch.detach() - epsilon * sign
     features = None if outputs.features is None else outputs.features.detach()
     return stepped, Outputs(outputs.logits.detach(), features)
+
+
+def check_epsilon(epsilon: Any, name: str) -> float | None:
+    """The size of a step on the input, or None to have it chosen.
+
+    >>> check_epsilon(0, "Odin: epsilon")
+    0.0
+    """
+    expected = "a size from 0 on, or None to have it chosen"
+    return None if epsilon is None else check_number(epsilon, name, expected, least=0)
 
 
 class PerturbedScore(Score):
@@ -48,11 +62,8 @@ class PerturbedScore(Score):
     epsilons: tuple[float, ...] = (0.0,)
 
     def __init__(self, epsilon: float | None = None, **settings: Any) -> None:
+        epsilon = check_epsilon(epsilon, f"{type(self).__name__}: epsilon")
         super().__init__(epsilon=epsilon, **settings)
-        if epsilon is not None and not epsilon >= 0:
-            raise InputError(
-                f"{type(self).__name__}: epsilon is {epsilon!r}: give a size from 0 on, or None to have it chosen"
-            )
         self.epsilon = epsilon
 
     def lower(self, outputs: Outputs) -> Tensor:

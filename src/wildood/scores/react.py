@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from wildood.data.sources import Source
-from wildood.errors import InputError
 from wildood.models.outputs import Classifier, Outputs, each_output, last_layer
 from wildood.scores.energy import energy
 from wildood.scores.score import About, Score
+from wildood.settings import check_number
 
 
 class ReAct(Score):
@@ -28,9 +28,8 @@ class ReAct(Score):
     bias: Tensor
 
     def __init__(self, percentile: float = 90.0) -> None:
+        percentile = check_number(percentile, "ReAct: percentile", "a number above 0, up to 100", above=0, most=100)
         super().__init__(percentile=percentile)
-        if not 0 < percentile <= 100:
-            raise InputError(f"ReAct: percentile is {percentile!r}: give a number from 0 to 100")
         self.percentile = percentile
         for name in ("level", "weight", "bias"):
             self.register_buffer(name, torch.empty(0))

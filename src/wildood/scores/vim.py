@@ -10,6 +10,7 @@ from wildood.errors import InputError
 from wildood.models.outputs import Classifier, Outputs, evaluating, forward_all, last_layer
 from wildood.scores.energy import energy
 from wildood.scores.score import About, Score
+from wildood.settings import check_count, optional
 
 
 class Vim(Score):
@@ -32,9 +33,8 @@ class Vim(Score):
     residual: Tensor
 
     def __init__(self, dimensions: int | None = None) -> None:
+        dimensions = optional(check_count)(dimensions, "Vim: dimensions")
         super().__init__(dimensions=dimensions)
-        if dimensions is not None and dimensions < 1:
-            raise InputError(f"Vim: dimensions is {dimensions}: give at least 1")
         self.dimensions = dimensions
         for name in ("origin", "residual"):
             self.register_buffer(name, torch.empty(0))

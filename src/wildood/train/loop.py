@@ -166,6 +166,10 @@ class Training:
         lagrangian = self.lagrangian(terms)
         if not torch.isfinite(lagrangian):
             raise self._not_finite(f"the loss became {lagrangian.item()}")
+        if not lagrangian.requires_grad:
+            raise TrainingError(
+                "the model's output has no gradient: nothing can be trained, leave out detach() and no_grad()"
+            )
         self.optimiser.zero_grad(set_to_none=True)
         lagrangian.backward()  # type: ignore[no-untyped-call]
         clip_gradient(self.objective, self.schedule.clip)

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from threading import RLock
 from typing import Protocol
 
+from wildood.errors import as_utf8
 from wildood.train.processes import is_first
 
 logger = logging.getLogger("wildood")
@@ -34,11 +35,12 @@ class _Handler(logging.Handler):
         self.console = console
 
     def emit(self, record: logging.LogRecord) -> None:
+        line = as_utf8(self.format(record))
         with suppress(OSError):  # nobody reads them any more, or the log's disk is full: training goes on
             if self.console is None:
-                sys.stderr.write(f"{self.format(record)}\n")
+                sys.stderr.write(f"{line}\n")
             else:
-                self.console.print(self.format(record), markup=False, highlight=False)  # type: ignore[attr-defined]
+                self.console.print(line, markup=False, highlight=False)  # type: ignore[attr-defined]
 
 
 @contextmanager
