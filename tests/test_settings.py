@@ -109,3 +109,8 @@ def test_paths_that_the_system_can_have_are_kept():
 def test_a_value_is_quoted_in_one_short_line(value):
     assert len(quoted(value)) <= 100
     assert "\n" not in quoted(value)
+
+
+def test_a_whole_number_that_python_does_not_write_out_is_refused():
+    with pytest.raises(InputError, match="epochs is a very long int: give a positive whole number"):
+        check_count(10**5000, "epochs")
