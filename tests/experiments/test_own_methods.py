@@ -150,3 +150,10 @@ def test_a_method_without_wild_data_keeps_its_schedule_and_a_score_has_none(name
 def test_a_file_in_the_place_of_a_module_is_answered_with_what_to_type(name):
     with pytest.raises(InputError, match=r"not its file: --method mymethod:Mine, called in the directory of mymethod\.py"):
         register([name])
+
+
+@pytest.mark.parametrize("name", ["..own:Mine", ".:Mine", "nowhere:Mine", ":Mine", "own:"])
+def test_a_module_that_is_none_is_told_in_one_line(name):
+    with pytest.raises(InputError, match=f"^--method {name}: ") as refused:
+        register([name])
+    assert "\n" not in str(refused.value)

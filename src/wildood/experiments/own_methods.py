@@ -54,7 +54,7 @@ def _imported(name: str) -> Any:
     sys.path.insert(0, os.getcwd())  # noqa: PTH109
     try:
         return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, SyntaxError) as error:
+    except (ImportError, AttributeError, SyntaxError, TypeError) as error:  # the last for ..module, which is of no package
         raise InputError(" ".join(str(error).split())) from error
     finally:
         sys.path.pop(0)
