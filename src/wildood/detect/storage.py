@@ -101,9 +101,9 @@ class _KeptRow(_Row, total=False):
     accuracy: Required[float]
 
 
-class _Assessment(TypedDict):
-    start_kept: bool
-    warnings: list[str]
+class _Assessment(TypedDict, total=False):
+    start_kept: Required[bool]
+    warnings: Required[list[str]]
 
 
 class Record(TypedDict, total=False):
@@ -428,7 +428,7 @@ def _try(detector: Detector, directory: Path) -> None:
             f"({_first_line(error)}): {AGAIN}"
         ) from error
     classes, each = detector.holdout_classes, detector.class_thresholds
-    if scores.shape != (2,) or np.isnan(scores).any():
+    if scores.shape != (2,) or not np.isfinite(scores).all():
         raise DetectorFileError(f"{directory}: the score of a blank example is {scores[0]}, expected a number: {AGAIN}")
     if (classes is not None and classes.max(initial=0) >= count) or (each is not None and len(each) != count):
         raise DetectorFileError(f"{directory}: what is stored by class is not of the model's {count} classes: {AGAIN}")
