@@ -230,7 +230,7 @@ LOADER = DataLoader(TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)))
     [
         (LOADER, r"labelled is a DataLoader.* write labelled=loader\.dataset instead"),
         ({"x": X, "y": Y}, r"labelled is a dict: write labelled=\(data\['x'\], data\['y'\]\) instead"),
-        (Stream(), r"labelled is a Stream: give labelled=\(x, y\) with arrays or tensors, or a map-style Dataset"),
+        (Stream(), r"labelled is an IterableDataset \(Stream\), which cannot be indexed: give labelled=\(x, y\)"),
         ([X, Y, Y], r"labelled is a list of 3: give \(x, y\)"),
         ((X,), r"labelled is a tuple of 1: give \(x, y\)"),
         ((X.tolist(), Y), r"labelled x is a list: give a numpy array or a torch tensor, such as np\.asarray\(x\)"),
@@ -251,7 +251,7 @@ def test_labelled_data_that_cannot_be_read_is_refused_with_what_to_write(data, m
     [
         (LOADER, r"wild is a DataLoader.* write wild=loader\.dataset instead"),
         ({"pixels": X, "y": Y}, r"wild is a dict: write wild=data\['pixels'\] instead"),
-        (Stream(), "wild is a Stream: give wild=x with arrays or tensors, or a map-style Dataset"),
+        (Stream(), r"wild is an IterableDataset \(Stream\), which cannot be indexed: give wild=x with arrays"),
         (list(X), "wild is a list of 10: give x alone, as one array"),
         ((X, Y), "wild is a tuple of 2: give x alone, as one array, without labels"),
         (None, "wild is a NoneType: give wild=x"),

@@ -179,7 +179,7 @@ def test_bad_label_is_found_in_either_half_of_the_holdout(call, toy, place):
 
 WILD = {
     "empty": (lambda x: x[:0], r"wild has shape \(0, 2\): give at least one example"),
-    "too few to set a tenth aside": (lambda x: x[:4], "too few to set a share of it aside: give at least 10"),
+    "too few to set some aside": (lambda x: x[:1], "too few to set a share of it aside: give at least 10"),
     "NaN": (lambda x: with_value(x, np.nan), "wild: example 50 holds NaN or infinity"),
     "infinity": (lambda x: with_value(x, -np.inf), "wild: example 50 holds NaN or infinity"),
     "NaN in a tensor": (lambda x: torch.tensor(with_value(x, np.nan)), "wild: example 50 holds NaN or infinity"),
@@ -202,7 +202,7 @@ WILD = {
         lambda x: wildood.WildMixture(x, x.astype(np.uint8), 0.1),
         "wild holds uint8 values, expected float",
     ),
-    "mixture with too few": (lambda x: wildood.WildMixture(x, x[:4], 0.1), "give at least 10 ID and 10 OOD examples"),
+    "mixture with too few": (lambda x: wildood.WildMixture(x, x[:1], 0.1), "give at least 10 ID and 10 OOD examples"),
 }
 
 

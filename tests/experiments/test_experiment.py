@@ -126,7 +126,7 @@ def test_what_cannot_be_is_refused(changes, said):
         ("id = ", "is not TOML"),
         ('id = "cifar10"', "an experiment needs id and test: test is missing"),
         ('id = "a"\ntest = ["b"]\nmethod = "energy"\n[schedule]\nstep = 3', "schedule has no 'step': it has steps, epochs"),
-        ('id = "a"\ntest = ["b"]\nmethod = "energy"\n[schedule]\nmilestones = ["x"]', "a value of the wrong kind"),
+        ('id = "a"\ntest = ["b"]\nmethod = "energy"\n[schedule]\nmilestones = ["x"]', "milestones is 'x': give shares of the training"),
         ('id = "a"\ntest = ["b"]\nmethod = "energy"\nmodel_settings = 3', "model_settings is 3: give a table"),
     ],
 )
@@ -155,15 +155,10 @@ def test_names_of_files_in_any_script_survive_toml():
 
 @pytest.mark.parametrize("value", [math.inf, 1e300, 3.0])
 def test_settings_of_any_size_survive_toml(value):
-    settings, schedule = {"gamma": value, "tau": value}, Schedule(steps=3, lr=value)
+    settings, schedule = {"gamma": value, "tau": value}, Schedule(steps=3, clip=value)
     experiment = Experiment("a.npz", ("b.npz",), "b.npz", 0.1, settings=settings, schedule=schedule)
     again = Experiment.from_toml(experiment.to_toml())
     assert (again, again.name) == (experiment, experiment.name)
-
-
-def test_what_is_no_number_survives_toml():
-    experiment = Experiment("a.npz", ("b.npz",), "b.npz", 0.1, settings={"tol": math.nan})
-    assert Experiment.from_toml(experiment.to_toml()).name == experiment.name
 
 
 def test_names_of_model_settings_and_texts_survive_toml_whatever_is_in_them():

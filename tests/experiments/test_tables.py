@@ -275,7 +275,7 @@ def test_wild_data_from_another_set_makes_a_table_of_its_own():
 def test_tables_are_apart_where_conditions_are_and_tell_how():
     runs = [
         ran(0.1),
-        ran(0.1, keep="last"),
+        ran(0.1, keep="best"),
         ran(0.1, model_settings={"depth": 16}),
         ran(0.1, protocol="as_published"),
         ran(0.1, id="cifar100"),
@@ -289,8 +289,8 @@ def test_tables_are_apart_where_conditions_are_and_tell_how():
     assert sorted(table.differs for table in tables) == [
         "",
         "",
-        "keep best, model_settings depth 16",
         "keep best, model_settings depth none",
+        "keep last, model_settings depth 16",
         "keep last, model_settings depth none",
     ]
     assert {(table.model, table.start) for table in tables} == {("WideResNet", "labelled")}
@@ -299,12 +299,12 @@ def test_tables_are_apart_where_conditions_are_and_tell_how():
 def test_tables_of_mixed_directories_are_told_apart_by_few_words():
     small = {"model": "SmallCNN", "mean": (0.5,), "std": (0.5,), "pretraining": Schedule(epochs=40, lr=0.05, factor=0.2)}
     resnet = {"model": "ResNet20", "start": "weights/a.safetensors"}
-    tables = result_tables([ran(0.1), ran(0.1, **small), ran(0.1, **resnet), ran(0.1, **resnet, keep="last")])
+    tables = result_tables([ran(0.1), ran(0.1, **small), ran(0.1, **resnet), ran(0.1, **resnet, keep="best")])
     assert sorted(table.differs for table in tables) == [
         "model ResNet20, keep best",
         "model ResNet20, keep last",
-        "model SmallCNN, keep best",
-        "model WideResNet, keep best",
+        "model SmallCNN, keep last",
+        "model WideResNet, keep last",
     ]
 
 

@@ -42,9 +42,7 @@ OURS = [Woods(), WoodsAlt()]
 def classifier() -> Classifier:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
-    made = Classifier(model, SPEC)
-    made.tap = tap_features(model, made.prepare(torch.as_tensor(IMAGES[:2])), None)
-    return made
+    return Classifier(model, SPEC, tap_features(model, torch.as_tensor(IMAGES[:2]), SPEC))
 
 
 def changed_gradients(method, schedule: Schedule) -> set[str]:

@@ -33,7 +33,7 @@ def training(looks: list[int], right: int = 100, constraints: list[float] | None
         examples, seen = 200, iter(looks)
         last = looks[-1]
 
-        def __call__(self, _objective):
+        def __call__(self, _objective, _score=None):
             self.last = next(self.seen, self.last)
             met = {} if constraints is None else {"c": next(given)}
             return Seen({}, np.arange(100) < self.last, np.arange(100) < (100 if self.last == looks[0] else right), met)
