@@ -105,7 +105,7 @@ def test_paths_that_the_system_can_have_are_kept():
     assert check_path(Path("a/b"), "run_dir") == Path("a/b")
 
 
-@pytest.mark.parametrize("value", [torch.zeros(3, 3), np.zeros((99, 99)), "y" * 9999, list(range(999)), 10**5000, object()])
+@pytest.mark.parametrize("value", [torch.zeros(3, 3), np.zeros((99, 99)), "y" * 9999, list(range(999)), object()])
 def test_a_value_is_quoted_in_one_short_line(value):
     assert len(quoted(value)) <= 100
     assert "\n" not in quoted(value)
