@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import shorten
@@ -485,7 +486,8 @@ def _rebuilt(described: _Model, weights: dict[str, Tensor], directory: Path) -> 
                 f"{directory}: model.settings.{name} is {value}, but {stored} weights are stored: {AGAIN}"
             )
     network = _built(lambda: build_model({**described}), "model", directory)
-    network.to(next((tensor.dtype for tensor in weights.values() if tensor.is_floating_point()), torch.float32))
+    kinds = Counter(tensor.dtype for tensor in weights.values() if tensor.is_floating_point())
+    network.to(max(kinds, key=kinds.__getitem__, default=torch.float32))
     _load_weights(network, weights, f"the weights in {directory} do not fit the {described['name']} they belong to", AGAIN)
     return network
 
