@@ -39,8 +39,11 @@ def check_number(
     least: float = -math.inf,
     below: float = math.inf,
     most: float = math.inf,
+    finite: bool = True,
 ) -> float:
-    """A finite number within the bounds, as a float; numpy's numbers and fractions count, booleans do not.
+    """A number within the bounds, as a float; numpy's numbers and fractions count, booleans do not.
+
+    It must be finite, unless infinity says that there is no limit.
 
     >>> check_number(2, "lr", "a positive number", above=0)
     2.0
@@ -52,8 +55,9 @@ def check_number(
         try:
             number = float(value)
         except OverflowError:  # a whole number that no float can hold
-            number = math.inf
-        if math.isfinite(number) and above < number < below and least <= number <= most:
+            number = math.nan
+        inside = above < number <= below if number == math.inf else above < number < below
+        if (math.isfinite(number) or not finite) and inside and least <= number <= most:
             return number
     raise InputError(f"{name} is {quoted(value)}: give {expected}")
 

@@ -320,3 +320,12 @@ def test_threads_that_write_one_file_at_once_leave_one_of_their_contents(tmp_pat
         for done in [pool.submit(write_atomically, tmp_path / "a", content) for content in (b"one", b"other")]:
             done.result()
     assert files(tmp_path) in ({"a": b"one"}, {"a": b"other"})
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path):
+    """As root, a rename would put a plain file in its place."""
+    link = tmp_path / "null"
+    link.symlink_to("/dev/null")
+    write_atomically(link, b"nothing")
+    assert link.is_symlink()
+    assert Path("/dev/null").is_char_device()

@@ -126,7 +126,10 @@ def test_what_cannot_be_is_refused(changes, said):
         ("id = ", "is not TOML"),
         ('id = "cifar10"', "an experiment needs id and test: test is missing"),
         ('id = "a"\ntest = ["b"]\nmethod = "energy"\n[schedule]\nstep = 3', "schedule has no 'step': it has steps, epochs"),
-        ('id = "a"\ntest = ["b"]\nmethod = "energy"\n[schedule]\nmilestones = ["x"]', "milestones is 'x': give shares of the training"),
+        (
+            'id = "a"\ntest = ["b"]\nmethod = "energy"\n[schedule]\nmilestones = ["x"]',
+            "milestones is 'x': give shares of the training",
+        ),
         ('id = "a"\ntest = ["b"]\nmethod = "energy"\nmodel_settings = 3', "model_settings is 3: give a table"),
     ],
 )

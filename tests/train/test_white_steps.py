@@ -44,8 +44,8 @@ def network() -> Classifier:
     ],
 )
 def test_methods_that_are_trained_in_white_coordinates(method, white):
-    classifier = network()
-    classifier.tap = tap_features(classifier.model, torch.zeros(1, 2), None)
+    model = network().model
+    classifier = Classifier(model, tap=tap_features(model, torch.zeros(1, 2), None))
     objective = method.objective(classifier, start_of(classifier, LABELLED, 0))
     assert (objective.whitening is not None) == white
     assert not white or objective.whitening.shared == isinstance(objective.score, EnergyScore)  # else the head's
@@ -132,8 +132,8 @@ def test_answers_teach_nothing_to_the_vector_that_the_rows_share():
 
 
 def test_head_of_woods_alt_is_trained_in_white_coordinates_of_its_features():
-    classifier = network()
-    classifier.tap = tap_features(classifier.model, torch.zeros(1, 2), None)
+    model = network().model
+    classifier = Classifier(model, tap=tap_features(model, torch.zeros(1, 2), None))
     start = start_of(classifier, LABELLED, 0)
     objective = wildood.WoodsAlt().objective(classifier, start)
     assert objective.whitening.weight is objective.score.head.layers[0].weight
@@ -142,8 +142,8 @@ def test_head_of_woods_alt_is_trained_in_white_coordinates_of_its_features():
 
 
 def test_head_on_features_that_are_not_the_last_layers_is_trained_as_it_is():
-    classifier = network()
-    classifier.tap = tap_features(classifier.model, torch.zeros(1, 2), None, name="body.0")
+    model = network().model
+    classifier = Classifier(model, tap=tap_features(model, torch.zeros(1, 2), None, name="body.0"))
     assert wildood.WoodsAlt().objective(classifier, start_of(classifier, LABELLED, 0)).whitening is None
 
 
@@ -158,8 +158,8 @@ def test_models_of_other_types_are_trained(method, dtype):
 
 
 def test_head_is_trained_in_white_coordinates_where_the_last_layer_is_not_trained():
-    classifier = network()
-    classifier.tap = tap_features(classifier.model, torch.zeros(1, 2), None)
+    model = network().model
+    classifier = Classifier(model, tap=tap_features(model, torch.zeros(1, 2), None))
     classifier.model.head.requires_grad_(requires_grad=False)
     start = start_of(classifier, LABELLED, 0)
     assert start.whitening() is None

@@ -82,7 +82,7 @@ class Schedule:
             decay=partial(check_choice, choices=("cosine", "milestones")),
             milestones=_shares,
             factor=partial(check_number, expected="a positive number up to 1", above=0, most=1),
-            clip=not_negative,
+            clip=partial(not_negative, finite=False),
             warmup=partial(check_number, expected="a share of the training, such as 0.1", least=0, below=1),
             augment=check_flag,
             momentum=partial(check_number, expected="a number from 0 to less than 1", least=0, below=1),

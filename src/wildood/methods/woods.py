@@ -61,9 +61,9 @@ class Woods:
             self,
             f"{type(self).__name__}: ",
             alpha=partial(check_number, expected="a rate strictly between 0 and 1", above=0, below=1),
-            tau=optional(check_positive),
-            tol=partial(check_number, expected="a number from 0 on", least=0),
-            gamma=partial(check_number, expected="at least 1: a penalty must not shrink", least=1),
+            tau=optional(partial(check_number, expected="a positive number", above=0, finite=False)),
+            tol=partial(check_number, expected="a number from 0 on", least=0, finite=False),
+            gamma=partial(check_number, expected="at least 1: a penalty must not shrink", least=1, finite=False),
             mu2=check_positive,
             published=check_flag,
         )
