@@ -97,7 +97,7 @@ def measured(classifier: Classifier, examples: ArraySource) -> Costs:
     return Costs(
         forward=forward,
         record=seconds_of(examples.fingerprint) / count,
-        leaks=seconds_of(lambda: Content(examples).hashes) / count,
+        leaks=seconds_of(lambda: Content(examples).hashes()) / count,
         step=seconds_of(steps) / 20,
     )
 

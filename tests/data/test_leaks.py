@@ -37,7 +37,7 @@ def test_examples_are_equal_when_every_byte_is():
     changed = IMAGES.copy()
     changed[7, 3, 3, 2] ^= 128
     changed[9, 0, 0, 0] ^= 1
-    same = array(IMAGES).hashes == array(changed).hashes
+    same = array(IMAGES).hashes() == array(changed).hashes()
     assert np.flatnonzero(~same).tolist() == [7, 9]
 
 
@@ -46,7 +46,7 @@ def test_arrays_tensors_parts_and_memory_maps_agree(tmp_path):
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     kinds = [ArraySource(torch.from_numpy(IMAGES)), ArraySource(mapped), Part(ArraySource(IMAGES), torch.arange(50))]
     for source in kinds:
-        assert Content(source).hashes.tolist() == array(IMAGES).hashes.tolist()
+        assert Content(source).hashes().tolist() == array(IMAGES).hashes().tolist()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -65,11 +65,15 @@ def test_a_source_is_read_in_parts(monkeypatch):
     assert array(IMAGES[[3, 45]]).overlap(array(IMAGES[:20])).shared == 1
 
 
-def test_a_large_source_is_looked_at_evenly(monkeypatch):
-    monkeypatch.setattr(leaks, "LOOKED_AT", 10)
+def test_a_sample_of_a_large_source_is_random(monkeypatch):
+    """Copies of every other example were missed where every other one was looked at."""
+    monkeypatch.setattr(leaks, "LOOKED_AT", 500)
     large = array(np.arange(1000)[:, None])
-    assert large.looked_at == len(large.hashes) == 10
-    assert array(np.array([[0], [1], [999]])).overlap(large) == Overlap(2, 3, 0.01)
+    assert large.looked_at == len(large.hashes()) == 500
+    for first in (0, 1):
+        found = array(np.arange(first, 1000, 2)[:, None]).overlap(large)
+        assert (found.share_compared, found.is_leak) == (0.5, True)
+        assert 200 < found.shared < 300
 
 
 def test_items_of_one_dataset_are_compared_by_their_index_even_if_each_reading_differs():
@@ -79,10 +83,43 @@ def test_items_of_one_dataset_are_compared_by_their_index_even_if_each_reading_d
     assert (found.shared, found.compared, found.same_items, found.is_leak) == (10, 50, True, True)
 
 
-def test_disjoint_subsets_share_nothing_though_their_rows_are_equal():
-    whole = Rows(np.zeros((100, 3)))
+@pytest.mark.parametrize("noise", [True, False])
+def test_disjoint_subsets_of_one_dataset_are_no_leak(noise):
+    whole = Rows(np.random.default_rng(0).normal(size=(100, 3)), noise=noise)
     found = dataset(Subset(whole, range(60))).overlap(dataset(Subset(whole, range(60, 100))))
     assert (found.shared, found.is_checked, found.is_leak) == (0, True, False)
+
+
+def test_copies_beside_items_of_a_common_dataset_are_found():
+    rng = np.random.default_rng(0)
+    first, second = Rows(rng.normal(size=(110, 3))), rng.normal(size=(200, 3))
+    holdout = dataset(ConcatDataset([Subset(first, range(100, 110)), Rows(second)]))
+    assert holdout.overlap(dataset(ConcatDataset([Subset(first, range(100)), Rows(second)]))).is_leak
+
+
+def test_an_item_that_is_drawn_again_and_again_is_counted_each_time():
+    whole = Rows(np.zeros((100, 3)), noise=True)
+    found = dataset(Subset(whole, [1, 2, 3, 4, 5] * 40)).overlap(dataset(Subset(whole, range(50))))
+    assert (found.shared, found.compared, found.is_leak) == (200, 200, True)
+
+
+def test_a_doubled_holdout_of_trained_rows_is_a_leak():
+    rows = np.random.default_rng(0).normal(size=(400, 3))
+    assert array(np.concatenate([rows[:100], rows[:100]])).overlap(array(rows)).is_leak
+
+
+@pytest.mark.parametrize("copy", [np.int16, np.int32, np.uint8])
+def test_whole_numbers_of_any_type_are_compared_by_value(copy):
+    tokens = np.random.default_rng(0).integers(0, 200, (50, 8))
+    assert array(tokens.astype(copy)).overlap(array(tokens)).shared == 50
+
+
+@pytest.mark.parametrize("copy", [lambda x: x.astype(np.float16), np.float64, np.negative])
+def test_copies_in_less_precision_and_negative_zeros_are_found(copy):
+    rows = (
+        np.zeros((50, 8), np.float32) if copy is np.negative else np.random.default_rng(0).normal(size=(50, 8)).astype("f")
+    )
+    assert array(copy(rows)).overlap(array(rows)).shared == 50
 
 
 def test_parts_of_a_dataset_keep_their_items():

@@ -64,12 +64,24 @@ def schedule():
 
 @pytest.fixture(scope="session")
 def fits(toy, trained, schedule):
-    """One fitted detector for each method, made once."""
+    """One detector for each method, of the last epoch: what training adds is there, whether it has helped or not."""
+    settings = {"schedule": schedule, "keep": "last", "verbose": False}
     methods = {"woods": wildood.Woods(), "woods-alt": wildood.WoodsAlt()}
     return {
-        name: wildood.fit(trained(), toy.labelled, toy.wild, toy.holdout, method=method, schedule=schedule, verbose=False)
+        name: wildood.fit(trained(), toy.labelled, toy.wild, toy.holdout, method=method, **settings)
         for name, method in methods.items()
     }
+
+
+@pytest.fixture(scope="session")
+def chosen_once(toy, trained, schedule):
+    return wildood.fit(trained(), toy.labelled, toy.wild, toy.holdout, schedule=schedule, verbose=False)
+
+
+@pytest.fixture
+def chosen(chosen_once):
+    """A detector that half of the holdout has chosen."""
+    return copy.deepcopy(chosen_once)
 
 
 @pytest.fixture

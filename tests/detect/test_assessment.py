@@ -1,5 +1,6 @@
 """A fit that is not shown to help keeps the start and says so; what is told of wild data was measured on unseen data."""
 
+import copy
 import logging
 
 import numpy as np
@@ -10,6 +11,7 @@ import wildood
 from wildood.cli.show import described
 from wildood.data.wild import WildMixture, as_wild
 from wildood.detect.assessment import Assessment
+from wildood.detect.fitting import _accuracy_lost
 from wildood.detect.preparation import set_aside_wild
 from wildood.detect.storage import read_description
 from wildood.evaluate.selection import Comparison
@@ -62,7 +64,7 @@ def test_without_anything_unknown_the_start_is_kept_and_two_warnings_say_why(use
     assert (found["helped"], found["start_kept"], useless.record["kept_epoch"]) == (False, True, 0)
     why, nothing = found["warnings"]
     assert why.startswith(("training was not shown to help: of 400 wild", "no epoch accepted less wild data"))
-    assert nothing.startswith("nothing unknown was found in the 400 wild examples set aside")
+    assert nothing.startswith("nothing unknown was shown in the 400 wild examples set aside")
     start = wildood.posthoc(trained(), EnergyScore(), holdout=toy.holdout)
     assert np.array_equal(useless.score(toy.test[0]), start.score(toy.test[0]))
 
@@ -137,7 +139,8 @@ BETTER = Comparison(start=0.9, trained=0.8, error=0.02, wild=500, tail=25.0)
 
 
 @pytest.mark.parametrize(
-    ("trained_on", "rejected_of_trained", "warned"), [(400, 0.458, True), (400, 0.29, False), (40, 0.37, False)]
+    ("trained_on", "rejected_of_trained", "warned"),
+    [(400, 0.458, True), (400, 0.29, False), (40, 0.37, False), (400, 0.1, False)],
 )
 def test_traffic_that_was_memorised_is_warned_of(trained_on, rejected_of_trained, warned):
     found = Assessment(BETTER, False, "wild", 400, 0.28, 1e-9, trained_on, rejected_of_trained)
@@ -145,16 +148,37 @@ def test_traffic_that_was_memorised_is_warned_of(trained_on, rejected_of_trained
     assert len(said) == len(found.warnings) == warned
 
 
-@pytest.mark.parametrize(("score", "scale", "tied"), [(wildood.MaxSoftmax(), 1e4, 300), (EnergyScore(), 0.0, 300)])
+@pytest.mark.parametrize(("score", "scale", "tied"), [(wildood.MaxSoftmax(), 1e9, 300), (EnergyScore(), 0.0, 300)])
 def test_a_score_that_ties_is_warned_of_and_recorded(trained, toy, score, scale, tied, caplog):
     model = trained()
     with torch.no_grad():
         for parameter in model.head.parameters():
             parameter.mul_(scale)
     detector = wildood.posthoc(model, score, holdout=toy.test)
-    (warning,) = detector.warnings
-    assert warning.startswith(f"{tied} of the 300 holdout examples have the same score")
+    warning = detector.warnings[-1]
+    assert warning.startswith(f"{tied} of the 300 holdout examples share the highest score")
     assert warning in caplog.text
+
+
+def test_saturated_scores_of_known_examples_are_no_reason_to_warn():
+    assert tied_scores(np.append([-1.0] * 90, np.linspace(-0.9, 0, 10)), alpha=0.05) == ""
+
+
+def test_a_tie_within_a_predicted_class_is_named(trained, toy):
+    detector = wildood.posthoc(trained(), EnergyScore(), holdout=toy.test, alpha=0.2)
+    detector.holdout_scores = np.where(detector.holdout_classes == 0, 3.0, detector.holdout_scores).astype(np.float32)
+    assert detector.calibrate(by_class=True).warnings[-1].startswith("predicted class 0: ")
+
+
+def test_logits_that_are_too_small_are_warned_of(trained, toy, caplog):
+    model = trained()
+    with torch.no_grad():
+        for parameter in model.head.parameters():
+            parameter.mul_(1e-4)
+    detector = wildood.posthoc(model, EnergyScore(), holdout=toy.test)
+    assert detector.warnings[0].startswith("the largest of 3 probabilities is 33.3")
+    assert detector.warnings[0] in caplog.text
+    assert wildood.posthoc(trained(), EnergyScore(), holdout=toy.test).warnings == []
 
 
 def test_a_tie_at_the_top_lets_the_threshold_reject_nothing():
@@ -166,3 +190,22 @@ def test_a_tie_at_the_top_lets_the_threshold_reject_nothing():
 def test_a_new_threshold_drops_the_warning_of_the_old_one(woods, toy):
     woods.record["ties"] = "all tie"
     assert woods.calibrate(toy.test).warnings == [text for text in woods.warnings if text != "all tie"]
+
+
+def test_copies_of_one_wild_example_are_all_on_one_side():
+    rows = np.repeat(np.random.default_rng(0).normal(size=(60, 2)), 10, axis=0)
+    kept, aside = set_aside_wild(as_wild(rows), "best", seed=0)
+    sides = [{tuple(row) for row in part.gather(torch.arange(len(part)))[0].tolist()} for part in (kept.whole(0), aside)]
+    assert sides[0] & sides[1] == set()
+    assert len(kept.whole(0)) + len(aside) == 600
+    assert 280 <= len(aside) <= 300
+
+
+@pytest.mark.parametrize(("after", "warned"), [(0.5, True), (0.93, False)])
+def test_a_classifier_that_lost_its_accuracy_is_warned_of(useless, after, warned):
+    detector = copy.deepcopy(useless)
+    detector.history = [{"epoch": 0, "accuracy": 0.96}, {"epoch": 1, "accuracy": after}]
+    detector.record = {"kept_epoch": 1}
+    detector.record |= _accuracy_lost(detector, 200)
+    said = ["the classifier is right on 50.0 % of 200 examples set aside, the start on 96.0 %"]
+    assert detector.warnings == (said if warned else [])

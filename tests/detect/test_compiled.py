@@ -52,7 +52,7 @@ def plain(toy):
 
 def fitted(model, toy, **settings):
     schedule = wildood.Schedule(steps=10, batch=32)
-    return wildood.fit(model, toy.labelled, toy.wild, toy.holdout, schedule=schedule, verbose=False, **settings)
+    return wildood.fit(model, toy.labelled, toy.wild, toy.holdout, schedule=schedule, keep="last", verbose=False, **settings)
 
 
 @EVERY

@@ -171,12 +171,12 @@ def test_calibrate_takes_holdouts_of_every_form(woods, toy):
     assert len(thresholds) == 1
 
 
-def test_the_holdout_that_chose_the_epoch_can_promise_nothing_more(woods, toy):
-    before = woods.threshold, woods.promise
+def test_the_holdout_that_chose_the_epoch_can_promise_nothing_more(chosen, toy):
+    before = chosen.threshold, chosen.promise
     with pytest.raises(InputError, match="half of this holdout chose the epoch"):
-        woods.calibrate(toy.holdout, 0.1)
-    assert (woods.threshold, woods.promise) == before
-    assert woods.calibrate(toy.holdout, 0.1, unseen=False).promise.unseen is False
+        chosen.calibrate(toy.holdout, 0.1)
+    assert (chosen.threshold, chosen.promise) == before
+    assert chosen.calibrate(toy.holdout, 0.1, unseen=False).promise.unseen is False
 
 
 def test_another_alpha_needs_no_new_holdout(woods, toy, tmp_path):

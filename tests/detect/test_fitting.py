@@ -202,7 +202,7 @@ def test_verbose_false_shows_warnings_and_no_progress():
     assert done.stdout == ""
     assert [line.split(":")[0].split(" in ")[0] for line in done.stderr.splitlines()] == [
         "training was not shown to help",
-        "nothing unknown was found",
+        "nothing unknown was shown",
     ]
 
 

@@ -111,6 +111,7 @@ def repeating(toy, seed, count):
 
 def test_rows_that_repeat_by_nature_are_a_holdout_and_the_promise_says_so(fit, toy):
     detector = fit(repeating(toy, 0, 400), holdout=repeating(toy, 1, 200))
+    assert "only 40 of them are distinct: it holds if all were drawn independently" in detector.promise.caveat
     assert "of the holdout's 200 examples, 200 to examples of labelled are equal" in detector.promise.caveat
     assert detector.promise.unseen
 

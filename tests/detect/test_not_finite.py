@@ -57,7 +57,9 @@ def detector(request, strong, toy):
     if isinstance(request.param, Score):
         return wildood.posthoc(strong, request.param, labelled=toy.labelled, holdout=toy.holdout)
     wild, schedule = toy.wild if request.param.uses_wild else None, wildood.Schedule(steps=2, batch=32, lr=1e-4)
-    return wildood.fit(strong, toy.labelled, wild, toy.holdout, method=request.param, schedule=schedule, verbose=False)
+    return wildood.fit(
+        strong, toy.labelled, wild, toy.holdout, method=request.param, schedule=schedule, keep="last", verbose=False
+    )
 
 
 def energy():

@@ -47,17 +47,6 @@ class Own(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def fits(toy, trained, schedule):
-    """Detectors of the last epoch, so that what training adds is there to be stored, whether it has helped or not."""
-    settings = {"schedule": schedule, "keep": "last", "verbose": False}
-    methods = {"woods": wildood.Woods(), "woods-alt": wildood.WoodsAlt()}
-    return {
-        name: wildood.fit(trained(), toy.labelled, toy.wild, toy.holdout, method=method, **settings)
-        for name, method in methods.items()
-    }
-
-
-@pytest.fixture(scope="module")
 def own(toy, schedule):
     """WOODS-alt on a user's model, with the features of a named submodule: everything that can be stored is there."""
     with torch.random.fork_rng():

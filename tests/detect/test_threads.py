@@ -118,7 +118,7 @@ def detector(request, model):
     method = wildood.WoodsAlt() if frozen else request.param
     wild = WILD if method.uses_wild else None
     return wildood.fit(
-        model, LABELLED, wild, HOLDOUT, method=method, schedule=QUICK, input=SPEC, frozen=frozen, verbose=False
+        model, LABELLED, wild, HOLDOUT, method=method, schedule=QUICK, keep="last", input=SPEC, frozen=frozen, verbose=False
     )
 
 

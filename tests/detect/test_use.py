@@ -37,11 +37,11 @@ def form(request):
 
 
 @pytest.fixture(params=["made", "loaded", "made from files"])
-def detector(request, woods, tmp_path, toy, trained, schedule):
+def detector(request, chosen, tmp_path, toy, trained, schedule):
     if request.param == "made from files":
         data = [as_file(*pair, tmp_path) for pair in (toy.labelled, toy.holdout)]
         return wildood.fit(trained(), data[0], toy.wild, data[1], schedule=schedule, verbose=False)
-    return woods if request.param == "made" else wildood.load(woods.save(tmp_path / "saved"))
+    return chosen if request.param == "made" else wildood.load(chosen.save(tmp_path / "saved"))
 
 
 def test_what_a_fit_was_given_is_refused(detector, toy, form, tmp_path):

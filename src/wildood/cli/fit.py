@@ -69,7 +69,7 @@ class FitOptions(CommonOptions):
             accepted nor the constraints.
         grid: train with each of these values, or each combination, as in weight=0.1,0.5,1; keep the one that accepts the
             least wild data (needs --holdout, of which a third each ranks, chooses epochs and sets the threshold).
-        keep: the best epoch by wild acceptance on data set aside, or the last.
+        keep: the best epoch by wild acceptance on data set aside, or the start where none is shown to help; or the last.
         allow_duplicates: equal examples in the holdout and in training data are no leak, because inputs repeat by nature.
     """
 

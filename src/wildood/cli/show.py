@@ -71,13 +71,18 @@ def _warnings(record: Record) -> dict[str, str]:
 
 def _making(record: Record, history: list[dict[str, float]]) -> dict[str, str]:
     """How a fit made it."""
+    start_kept = record.get("assessment", {}).get("start_kept", False)
     kept = history[record["kept_epoch"]]  # a row of all stages; the last one's are the last
     stage = f" of stage {kept['stage']}" if "stage" in kept else ""
     what = "epoch" if record["schedule"].get("rounds") is None else "round"
     epoch = f"{what} {kept['epoch']} of {history[-1]['epoch']}{stage}, step {kept['step']} of {history[-1]['step']}"
     return {
-        "method": f"{record['method']['name']}: {settings_text(record['method'])}",
-        **({"trained": "the last layer and what the method adds (frozen)"} if record.get("frozen") else {}),
+        "method": f"{record['method']['name']}: {settings_text(record['method'])}{' (not deployed)' if start_kept else ''}",
+        **(
+            {"trained": "the last layer and what the method adds (frozen)"}
+            if record.get("frozen") and not start_kept
+            else {}
+        ),
         "schedule": settings_text(record["schedule"]),
         "kept": f"{epoch}, accuracy {100 * kept['accuracy']:.1f} % on data set aside",
         "seed": str(record["seed"]),

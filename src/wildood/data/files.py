@@ -40,7 +40,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     ...     (Path(place) / "a.txt").read_bytes(), len(list(Path(place).iterdir()))
     (b'whole', 1)
     """
-    if path.exists() and not path.is_file() and not path.is_dir():  # /dev/null and the like: they must not be replaced
+    if path.is_char_device():  # /dev/null and the like: they must not be replaced
         path.write_bytes(content)
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,12 +5,15 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch.utils.data import ConcatDataset, Subset
 
+from wildood.data.permutation import permutation
+from wildood.data.sampling import generator
 from wildood.data.sources import DatasetSource, Part, Source
 
 LOOKED_AT = 1 << 22  # examples of an array, at most, evenly spread over it: a minute of hashing
@@ -19,6 +22,7 @@ MOSTLY = 0.5  # where a larger share of examples repeats by nature, equal exampl
 SEVERAL = 5  # shared examples that are no coincidence where examples are unique
 TOLERATED = 0.01  # a smaller share of leaked examples hardly moves a threshold
 _BYTES_TOGETHER = 1 << 24
+_HASHED: WeakKeyDictionary[Source, dict[torch.dtype, "Hashes"]] = WeakKeyDictionary()  # a source is compared with several
 Hashes = npt.NDArray[np.uint64]
 
 
@@ -51,8 +55,10 @@ class Overlap:
     def is_leak(self) -> bool:
         """Whether more is shared than chance explains: by two standard errors, and by more than a single example.
 
-        Where most examples occur more than once, equal content is no evidence.
+        Where most examples occur more than once, equal content is no evidence. The same items are more than chance.
         """
+        if self.same_items:
+            return self.shared > TOLERATED * self.compared
         expected = self.compared * (self.by_chance + TOLERATED * self.share_compared)
         return self.by_chance < MOSTLY and self.shared > 1 + expected + 2 * math.sqrt(expected)
 
@@ -87,28 +93,56 @@ class Content:
         """
         mine, others = self.items, other.items
         if mine is not None and others is not None and np.isin(mine.datasets, others.datasets).any():
-            return Overlap(mine.shared(others), len(self.source), 1.0, same_items=True)
+            found = Overlap(mine.shared(others), len(self.source), 1.0, same_items=True)
+            only = np.isin(mine.datasets, others.datasets).all() and not (self.is_repeatable and other.is_repeatable)
+            if found.is_leak or only:  # else one dataset may hold an example twice, or another dataset a copy
+                return found
         if not (self.is_repeatable and other.is_repeatable):
             return Overlap(0, 0, 0.0, repeatable=False)
+        dtype = min(self.dtype, other.dtype, key=lambda each: torch.finfo(each).bits)  # a copy in half precision is found
+        mine_hashed, others_hashed = self.hashes(dtype), other.hashes(dtype)
         return Overlap(
-            shared=int(np.isin(self.hashes, other.hashes).sum()),
-            compared=len(self.hashes),
-            share_compared=len(other.hashes) / len(other.source),
-            by_chance=max(_repeated(self.hashes), _repeated(other.hashes)),
+            shared=int(np.isin(mine_hashed, others_hashed).sum()),
+            compared=len(mine_hashed),
+            share_compared=len(others_hashed) / len(other.source),
+            by_chance=_repeated(others_hashed),
         )
 
-    @cached_property
-    def hashes(self) -> Hashes:
-        """A hash of each example that is looked at; equal examples have equal ones, in any precision of floats."""
+    def hashes(self, dtype: torch.dtype | None = None) -> Hashes:
+        """A hash of each example that is looked at: all of them in their order, or a random sample of them.
+
+        Examples are equal if their values are, whatever type they are kept in: whole numbers as they are, floats in this
+        precision (their own unless given).
+        """
+        dtype = self.dtype if dtype is None else dtype
+        kept = _HASHED.setdefault(self.source, {})
+        if dtype not in kept:
+            kept[dtype] = self._hash(dtype)
+        return kept[dtype]
+
+    def _hash(self, dtype: torch.dtype) -> Hashes:
         source, count = self.source, self.looked_at
-        which = torch.linspace(0, len(source) - 1, count, dtype=torch.float64).long()  # all of them, if few enough
+        which = torch.arange(count) if count == len(source) else permutation(len(source), generator(0, "leaks"))[:count]
+        which = which[torch.arange(count)]  # as a tensor
         together = max(1, _BYTES_TOGETHER // max(1, source.gather(which[:1])[0].nbytes))
         digests = []
         for some in torch.split(which, together):
             raw = source.gather(some)[0].cpu().flatten(1)
-            rows = (raw.float() if raw.is_floating_point() else raw).contiguous().view(torch.uint8).numpy()
-            digests.append(b"".join(hashlib.sha256(row.data).digest()[:8] for row in rows))
+            rows = raw.to(dtype).float() + 0.0 if raw.is_floating_point() else raw.long()  # -0.0 is 0.0
+            numbers = rows.contiguous().view(torch.uint8).numpy()
+            digests.append(b"".join(hashlib.sha256(row.data).digest()[:8] for row in numbers))
         return np.frombuffer(b"".join(digests), dtype=np.uint64)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision in which its floats are compared: float32, or less if they have less."""
+        own = self.source.gather(torch.arange(1))[0].dtype
+        return own if own in {torch.float16, torch.bfloat16} else torch.float32
+
+    @property
+    def distinct(self) -> int:
+        """How many of the examples that are looked at are distinct."""
+        return len(np.unique(self.hashes()))
 
     @property
     def looked_at(self) -> int:
@@ -145,8 +179,10 @@ class _Items:
         return _Items(self.datasets[places], self.indices[places])
 
     def shared(self, other: "_Items") -> int:
-        pairs = [np.unique(np.stack([items.datasets, items.indices], 1), axis=0) for items in (self, other)]
-        return sum(map(len, pairs)) - len(np.unique(np.concatenate(pairs), axis=0))
+        """How many of these, each counted, are among the others."""
+        both = np.concatenate([np.stack([items.datasets, items.indices], 1) for items in (self, other)])
+        numbers = np.unique(both, axis=0, return_inverse=True)[1].ravel()
+        return int(np.isin(numbers[: len(self.indices)], numbers[len(self.indices) :]).sum())
 
 
 def _items(source: Source) -> _Items | None:

@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from wildood.data.given import unlabelled_source
-from wildood.data.permutation import permutation
+from wildood.data.leaks import Content
+from wildood.data.permutation import Indices, permutation
 from wildood.data.sampling import ShuffledCycle, generator, split
 from wildood.data.sources import Part, Source
 from wildood.errors import InputError
@@ -79,9 +81,9 @@ class WildPool:
 
     def set_aside(self, share: float, seed: int) -> tuple["WildPool", Source]:
         """The pool without `share` of it, and that share."""
-        kept, aside = split(len(self.source), share, generator(seed, "wild-aside"), MOST_ASIDE)
+        kept, aside = _split_apart(self.source, share, generator(seed, "wild-aside"))
         if len(aside) == 0:
-            raise InputError(f"wild has {len(self.source)} examples, too few to set a share of it aside: give at least 10")
+            raise InputError(f"wild has {len(self.source)} examples, too few to set a share of it aside: give more")
         return WildPool(Part(self.source, kept)), Part(self.source, aside)
 
     def whole(self, seed: int) -> Source:  # noqa: ARG002 - a mixture draws
@@ -124,10 +126,10 @@ class WildMixture:
     def set_aside(self, share: float, seed: int) -> tuple["WildMixture", Source]:
         """The mixture of the two pools without `share` of each, and one sample of the mixture from those shares."""
         rng = generator(seed, "wild-aside")
-        kept_id, aside_id = split(len(self.id), share, rng, MOST_ASIDE)
-        kept_ood, aside_ood = split(len(self.ood), share, rng, MOST_ASIDE)
+        kept_id, aside_id = _split_apart(self.id, share, rng)
+        kept_ood, aside_ood = _split_apart(self.ood, share, rng)
         if (len(aside_ood) == 0 and self.pi > 0) or (len(aside_id) == 0 and self.pi < 1):
-            raise InputError("wild is too small to set a share of it aside: give at least 10 ID and 10 OOD examples")
+            raise InputError("wild is too small to set a share of it aside: give more ID and OOD examples")
         kept = WildMixture(Part(self.id, kept_id), Part(self.ood, kept_ood), self.pi)
         return kept, _mixture_sample(Part(self.id, aside_id), Part(self.ood, aside_ood), self.pi, rng)
 
@@ -146,6 +148,25 @@ def as_wild(data: Any) -> WildPool | WildMixture:
     'WildPool'
     """
     return data if isinstance(data, WildMixture | WildPool) else WildPool(unlabelled_source(data, "wild"))
+
+
+def _split_apart(source: Source, share: float, rng: torch.Generator) -> tuple[Indices, Indices]:
+    """A random split; where examples repeat, all copies of one are on one side: what is set aside is unseen."""
+    kept, aside = split(len(source), share, rng, MOST_ASIDE)
+    content = Content(source)
+    if content.looked_at < len(source) or not content.is_repeatable or not len(aside):
+        return kept, aside
+    copies = np.unique(content.hashes(), return_inverse=True)[1]
+    groups = int(copies.max()) + 1
+    if groups == len(source) or groups == 1:
+        return kept, aside
+    order = permutation(groups, rng)
+    rank = np.empty(groups, np.int64)
+    rank[order[torch.arange(groups)].numpy()] = np.arange(groups)
+    before = np.cumsum(np.bincount(rank[copies], minlength=groups))  # examples in the groups up to each
+    first = max(1, int(np.searchsorted(before, len(aside), side="right")))  # so many groups are set aside
+    is_aside = torch.from_numpy(rank[copies] < min(first, groups - 1))
+    return (~is_aside).nonzero()[:, 0], is_aside.nonzero()[:, 0]
 
 
 @dataclass(frozen=True, eq=False)

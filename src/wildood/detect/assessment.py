@@ -1,7 +1,7 @@
 """What data set aside says of a finished fit: whether training helped, and whether the detector finds anything unknown."""
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from wildood.models.outputs import Classifier
 from wildood.scores.energy import EnergyScore
 from wildood.scores.score import Score, score_all
 
-CONFIDENCE = 0.95  # that a wild example is unknown
+CONFIDENCE = 0.95  # that some example is unknown
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Assessment:
         start_kept: whether the start was kept, because training was not shown to help.
         examples: "wild", or "OOD" where the caller gave known OOD examples to choose by.
         aside: how many of them were set aside.
-        rejected: the share of these that the finished detector rejects.
+        rejected: the share of these that the finished detector rejects, at the threshold that the fit set.
         nothing_unknown: the p-value of the hypothesis that none of these is unknown.
         trained_on: how many wild examples that it was trained on were scored; 0 where the start is kept.
         rejected_of_trained: the share of these that it rejects.
@@ -64,8 +64,8 @@ class Assessment:
             return ""
         if self.benefit is None:
             return (
-                "no epoch accepted less wild data without losing more than 1 point of accuracy: the energy of the start is "
-                "deployed; try a smaller lr or more data"
+                f"no epoch accepted less {self.examples} data without losing more than 1 point of accuracy (or, in rounds, "
+                "straying from the constraints): the energy of the start is deployed; try a smaller lr or more data"
             )
         done = "the energy of the start is deployed" if self.start_kept else "it is deployed because keep asks for it"
         return (
@@ -78,22 +78,23 @@ class Assessment:
         if self.nothing_unknown <= 1 - CONFIDENCE:
             return ""
         return (
-            f"nothing unknown was found in the {self.aside} {self.examples} examples set aside (p = "
-            f"{self.nothing_unknown:.2g}): hardly any is unknown, or this detector does not see it"
+            f"nothing unknown was shown in the {self.aside} {self.examples} examples set aside (p = "
+            f"{self.nothing_unknown:.2g}): hardly any is unknown, the detector does not see it, or they are too few to tell"
         )
 
     def _memorised(self) -> str:
-        """Where two shares differ by more than two standard errors."""
+        """Where more of what it was trained on is rejected, by more than three standard errors."""
         if not self.trained_on:
             return ""
         shares, counts = (self.rejected, self.rejected_of_trained), (self.aside, self.trained_on)
         pooled = float(np.average(shares, weights=counts))
         error = math.sqrt(pooled * (1 - pooled) * sum(1 / count for count in counts))
-        if abs(shares[0] - shares[1]) <= 2 * error:
+        if shares[1] - shares[0] <= 3 * error:
             return ""
         return (
             f"the detector rejects {100 * self.rejected_of_trained:.1f} % of the wild data that it was trained on and "
-            f"{100 * self.rejected:.1f} % of that set aside: it has memorised some of it; only the latter tells of new data"
+            f"{100 * self.rejected:.1f} % of that set aside, at the threshold of the fit: it has memorised some of it; only "
+            "the latter tells of new data"
         )
 
 
@@ -132,4 +133,4 @@ def assess(
     if trained_on is None:
         return found
     rejected = ~detector.accepts(*detector.score_and_classify(trained_on))
-    return Assessment(**{**vars(found), "trained_on": len(trained_on), "rejected_of_trained": float(np.mean(rejected))})
+    return replace(found, trained_on=len(trained_on), rejected_of_trained=float(np.mean(rejected)))

@@ -285,7 +285,7 @@ class Detector:
         if promise.by_class:
             each = thresholds_by_class(scores, classes, self._class_count(), alpha, confidence)
         kept = {name: value for name, value in self.record.items() if name not in {"not_by_class", "ties"}}
-        if ties := tied_scores(scores, alpha, confidence):
+        if ties := _ties(scores, classes, promise):
             _LOGGER.warning("%s", ties)
             recorded["ties"] = ties
         vars(self).update(  # in one moment: no other thread sees a part of it
@@ -358,13 +358,24 @@ def told_threshold(threshold: float, class_thresholds: npt.ArrayLike | None = No
     return f"one for each of {len(each)} predicted classes, from {each.min():.6g} to {each.max():.6g}"
 
 
+def _ties(scores: npt.NDArray[np.float32], classes: npt.NDArray[np.int64], promise: Promise) -> str:
+    """Why a threshold rejects nothing that it could reject: the one for all, or that of a predicted class."""
+    if not promise.by_class:
+        return tied_scores(scores, promise.alpha, promise.confidence)
+    for number in np.unique(classes):
+        if text := tied_scores(scores[classes == number], promise.alpha):
+            return f"predicted class {number}: {text}"
+    return ""
+
+
 def warnings_of(record: Mapping[str, Any]) -> list[str]:
     """What a detector's record says against it: what data set aside showed, and scores that tie.
 
     >>> warnings_of({"ties": "90 of the 100 holdout examples have the same score", "assessment": {"warnings": []}})
     ['90 of the 100 holdout examples have the same score']
     """
-    return [*record.get("assessment", {}).get("warnings", []), *filter(None, [record.get("ties")])]
+    more = [record[name] for name in ("accuracy_lost", "uniform", "ties") if name in record]
+    return [*record.get("assessment", {}).get("warnings", []), *more]
 
 
 def examples_of(holdout: Any) -> Any:

@@ -1,5 +1,7 @@
 """`fit`: a user's classifier and data in, a trained and calibrated detector out."""
 
+import json
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -44,7 +46,7 @@ from wildood.train.history import Row
 from wildood.train.identity import check_same
 from wildood.train.loop import Keep, OnEpoch, Training
 from wildood.train.monitor import Monitor, start_of
-from wildood.train.processes import this_process
+from wildood.train.processes import from_first, this_process
 from wildood.train.progress import logger, shown
 from wildood.train.run_directory import RunDirectory
 from wildood.train.together import check_together
@@ -91,7 +93,8 @@ def fit(
         features: the submodule whose output are the features, for methods that use them; found if not given.
         frozen: train only the last layer and what the method adds, on features that are computed once and held in memory:
             fast, and the rest of the model stays as it is.
-        keep: the "best" epoch by wild acceptance on data set aside (no OOD labels), or the "last"; "as_published" is the
+        keep: the "best" epoch by wild acceptance on data set aside (no OOD labels), or the start where no epoch is shown to
+            help; or the "last"; "as_published" is the
             released choice: the whole holdout and `ood` choose, whatever it costs in accuracy, and nothing is promised.
         ood: examples that are known to be OOD, if there are any: they choose the epoch in the place of wild data, and are
             used for nothing else.
@@ -122,7 +125,8 @@ def fit(
     method = _checked_method(method)
     schedule = check_schedule(schedule, method.schedule(), looks=method.uses_wild and keep == "best")
     _check_keep(keep, ood, holdout)
-    by_class, frozen, verbose = map(check_flag, (by_class, frozen, verbose), ("by_class", "frozen", "verbose"))
+    flags = {"by_class": by_class, "frozen": frozen, "verbose": verbose, "allow_duplicates": allow_duplicates}
+    by_class, frozen, verbose, allow_duplicates = (check_flag(value, name) for name, value in flags.items())
     alpha, confidence = check_alpha(method.alpha if alpha is None else alpha), optional(check_confidence)(confidence)
     seed, run_dir, on_epoch = check_seed(seed), check_run_dir(run_dir), optional(check_callable)(on_epoch, "on_epoch", {})
     check_spec(input)
@@ -133,8 +137,9 @@ def fit(
             labelled, wild, holdout, schedule, alpha, input, keep, seed, confidence, ood,
             uses_wild=method.uses_wild, allow_duplicates=allow_duplicates,
         )  # fmt: skip
-        taps = method.uses_features or frozen
-        classifier, classes = copy_classifier(model, data.labelled, input, features, uses_features=taps, trained=True)
+        classifier, classes = copy_classifier(
+            model, data.labelled, input, features, uses_features=method.uses_features or frozen, trained=True
+        )
         _check_network(classifier, schedule, data, classes, "labelled" if holdout is None else "holdout", frozen=frozen)
         how = {**_how(method, labelled, frozen=frozen), "alpha": alpha, "seed": seed, "keep": keep}
         record = run_record(classifier, schedule, data.fingerprints, **how)
@@ -164,13 +169,14 @@ def fit(
         deployed = Deployed(classifier, chosen.score)
         if method.uses_wild and data.wild_aside is not None:
             deployed = _trained_or_start(model, deployed, data, alpha, keep, qualified=kept > 0)
-            record |= {"kept_epoch": 0} if deployed.start_kept else {}
+        record |= {"kept_epoch": 0, "chosen": {}} if deployed.start_kept else {}
         detector = Detector(deployed.classifier.eval(), deployed.score, data.example, history=history, record=record)
         unseen = holdout is not None and keep != "as_published"
         promise = Promise(alpha, len(data.threshold), unseen, confidence, by_class, data.caveat)
         _calibrate(detector, data.threshold, promise)
         if method.uses_wild and data.wild_aside is not None:
             _assess(detector, deployed, data, data.wild_aside, seed)
+        detector.record |= _accuracy_lost(detector, len(data.selection))
         _report(detector, keep)
     return detector
 
@@ -277,9 +283,13 @@ def _trained_or_start(
     """The trained detector, or, of `keep="best"`, the energy of the start unless training is shown to help."""
     assert data.wild_aside is not None  # noqa: S101 - asked before
     start, _ = copy_classifier(model, data.labelled, trained.classifier.spec, None, uses_features=False)
+    start = start.to(trained.classifier.device)
     if qualified or keep != "best":
         both = trained.classifier, trained.score
-        trained = trained._replace(benefit=training_benefit(start, both, data.selection, data.wild_aside, alpha))
+        found = training_benefit(start, both, data.selection, data.wild_aside, alpha)
+        # Of several processes, all decide as the first one does: another machine may round otherwise.
+        agreed = json.loads(from_first(json.dumps(asdict(found)).encode()) or b"{}")
+        trained = trained._replace(benefit=Comparison(**agreed))
     if keep != "best" or (trained.benefit is not None and trained.benefit.helped):
         return trained
     return Deployed(start, EnergyScore(), trained.benefit, start_kept=True)
@@ -294,6 +304,20 @@ def _assess(detector: Detector, deployed: Deployed, data: Data, aside: Source, s
     kind = "OOD" if by_ood else "wild"
     found = assess(detector, aside, trained_on, deployed.benefit, start_kept=deployed.start_kept, examples=kind)
     detector.record["assessment"] = found.record()
+
+
+def _accuracy_lost(detector: Detector, examples: int) -> dict[str, str]:
+    """For the record: that what is deployed is less accurate on data set aside than the start, beyond luck."""
+    start, kept = detector.history[0], detector.history[detector.record["kept_epoch"]]
+    if "accuracy" not in start or "accuracy" not in kept:
+        return {}
+    lost, error = start["accuracy"] - kept["accuracy"], math.sqrt(start["accuracy"] * (1 - start["accuracy"]) / examples)
+    if lost <= 0.01 + 2 * error:
+        return {}
+    return {
+        "accuracy_lost": f"the classifier is right on {100 * kept['accuracy']:.1f} % of {examples} examples set aside, the "
+        f"start on {100 * start['accuracy']:.1f} %"
+    }
 
 
 def _calibrate(detector: Detector, holdout: Source, promise: Promise) -> None:
@@ -311,8 +335,9 @@ def _calibrate(detector: Detector, holdout: Source, promise: Promise) -> None:
 def _report(detector: Detector, keep: Keep) -> None:
     """Say which epoch was kept, what is promised, and what to be warned of."""
     kept, assessment = detector.record["kept_epoch"], detector.record.get("assessment")
-    for warning in [] if assessment is None else assessment["warnings"]:
-        logger.warning("%s", warning)
+    for warning in detector.warnings:
+        if warning != detector.record.get("ties"):  # which was said when the threshold was set
+            logger.warning("%s", warning)
     if keep == "best" and kept:
         start, chosen = detector.history[0], detector.history[kept]
         what = "epoch" if detector.record["schedule"]["rounds"] is None else "round"

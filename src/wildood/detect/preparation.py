@@ -79,6 +79,7 @@ def prepare(
     )
     pools = traffic.pools if traffic is not None and uses_wild else ()
     trained_on = [("labelled", known), *(("wild", pool) for pool in pools)]
+    trained_on += [] if ood is None else [("ood", unlabelled_source(ood, "ood"))]
     caveat = check_overlap(unseen, trained_on, allow_duplicates=allow_duplicates)
     if unseen is None:
         needed = examples_needed(alpha, confidence)
@@ -184,6 +185,10 @@ def check_overlap(unseen: Source | None, trained_on: list[tuple[str, Source]], *
                 )  # fmt: skip
         if name == "labelled":
             held.append((name, content))
+    if held and held[0][0] == "holdout" and held[0][1].is_repeatable:
+        examples = held[0][1]
+        if 2 * examples.distinct < examples.looked_at:
+            unchecked.append(f"only {examples.distinct} of them are distinct: it holds if all were drawn independently")
     if equal:
         count = 0 if unseen is None else len(unseen)
         unchecked.append(

@@ -147,11 +147,13 @@ def _accuracy(classifier: Classifier, source: Source, name: str) -> float:
     accuracy, frequent = float(right.double().mean()), float(is_frequent.double().mean())
     only_it, only_frequent = int((right & ~is_frequent).sum()), int((~right & is_frequent).sum())
     if binomial_cdf(only_frequent, only_it + only_frequent, 0.5) > BY_LUCK:
+        better = "no better than" if accuracy <= frequent else f"on {len(source)} examples not shown to be better than"
         logger.warning(
-            "the classifier is right on %.1f %% of %s, no better than always answering the most frequent class (%.1f %%): "
-            "train longer (--epochs), change the learning rate (--lr), or check the labels and the scaling of the inputs",
+            "the classifier is right on %.1f %% of %s, %s always answering the most frequent class (%.1f %%): train longer "
+            "(--epochs), change the learning rate (--lr), or check the labels and the scaling of the inputs",
             100 * accuracy,
             name,
+            better,
             100 * frequent,
         )
     return accuracy

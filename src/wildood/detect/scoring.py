@@ -19,7 +19,7 @@ from wildood.detect.promise import NOT_COMPARED, Promise
 from wildood.detect.use import unlabelled_fingerprint
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_alpha, check_confidence, examples_needed
-from wildood.models.outputs import Classifier, evaluating, forward_all
+from wildood.models.outputs import Classifier, each_output, evaluating, forward_all
 from wildood.scores.score import Score
 from wildood.settings import check_flag, optional
 from wildood.train.progress import logger
@@ -73,14 +73,13 @@ def posthoc(
     if not isinstance(score, Score):
         raise InputError(f"score is a {type(score).__name__}: give a score such as EnergyScore()")
     check_spec(input)
+    allow_duplicates = check_flag(allow_duplicates, "allow_duplicates")
     alpha, seed, by_class = check_alpha(alpha), check_seed(seed), check_flag(by_class, "by_class")
     confidence = optional(check_confidence)(confidence)
     fitted_on = _fitting_source(score, labelled)
     if holdout is not None:
-        calibration, caveat = unlabelled_source(examples_of(holdout), "holdout"), NOT_COMPARED
-        if labelled is not None:
-            trained_on = [("labelled", unlabelled_source(examples_of(labelled), "labelled"))]
-            caveat = check_overlap(calibration, trained_on, allow_duplicates=allow_duplicates)
+        calibration = unlabelled_source(examples_of(holdout), "holdout")
+        caveat = _compare_holdout(calibration, labelled, wild, ood, allow_duplicates=allow_duplicates)
     elif labelled is not None:
         known = unlabelled_source(examples_of(labelled), "labelled") if fitted_on is None else fitted_on
         fitted, calibration = set_aside_labelled(known, examples_needed(alpha, confidence), 1, seed, halves=True)
@@ -95,6 +94,7 @@ def posthoc(
             example.check(source, other)
     classifier, classes = copy_classifier(model, calibration, input, features, uses_features=score.about.features)
     _warn_if_untrained(classifier, example, {"labelled": labelled, "holdout": holdout}, seed)
+    uniform = _uniform(classifier, calibration, seed)
     learned = copy.deepcopy(score).to(classifier.device).eval()
     if fitted_on is not None:
         if score.about.labels:
@@ -120,6 +120,9 @@ def posthoc(
         "model": model_fingerprint(classifier.model),
         "versions": versions(),
     }
+    if uniform:
+        logger.warning("%s", uniform)
+        record["uniform"] = uniform
     if len(candidates) > 1 and holdout is not None:
         record["chosen_by"] = unlabelled_fingerprint(unlabelled_source(examples_of(holdout), "holdout"))
     detector = Detector(classifier.eval(), chosen.score, example, record=record)
@@ -156,6 +159,30 @@ def _warn_if_untrained(classifier: Classifier, example: Example, given: dict[str
                 right += int((outputs.logits.argmax(1) == labels).sum())
         warn_of_accuracy(right / len(some), name)
         return
+
+
+def _compare_holdout(holdout: Source, labelled: Any, wild: Any, ood: Any, *, allow_duplicates: bool) -> str:
+    """What the promise must say of the holdout; one that is part of what was given besides is refused."""
+    used: list[tuple[str, Source]] = []
+    if labelled is not None:
+        used.append(("labelled", unlabelled_source(examples_of(labelled), "labelled")))
+    used += [("wild", pool) for pool in (() if wild is None else as_wild(wild).pools)]
+    used += [] if ood is None else [("ood", unlabelled_source(ood, "ood"))]
+    caveat = check_overlap(holdout, used, allow_duplicates=allow_duplicates)
+    return "; ".join(filter(None, [NOT_COMPARED if labelled is None else "", caveat]))
+
+
+def _uniform(classifier: Classifier, known: Source, seed: int) -> str:
+    """That the model says nearly the same probability of all classes, as a sentence; empty if it does not."""
+    some = at_most(known, LOOKED_AT, seed)
+    largest = each_output(classifier, some, lambda outputs: outputs.logits.softmax(1).amax(1)).mean()
+    classes = each_output(classifier, at_most(some, 1, seed), lambda outputs: outputs.logits).shape[1]
+    if not float(largest) < 1.05 / classes:
+        return ""
+    return (
+        f"the largest of {classes} probabilities is {100 * float(largest):.2f} % on average: the logits are too small to "
+        "tell known from unknown; multiply them by a constant, or start from a trained model"
+    )
 
 
 def _fitting_source(score: Score, labelled: Any) -> Source | None:

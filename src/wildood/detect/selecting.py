@@ -172,6 +172,9 @@ def fit_many(
         if run is not None:  # not before: a first fit that is refused must leave no run behind
             RunDirectory(run, _identity(names))
     ranking = _rank(detectors, ranks, wild_ranks, settings["alpha"], accuracy_loss=0.01, confidence=0.95)
+    starts = [name for name, each in detectors.items() if each.record.get("assessment", {}).get("start_kept")]
+    if starts:
+        logger.warning("the energy of the start, because training was not shown to help: %s", ", ".join(starts))
     return Fits(detectors[ranking.places[0].name], detectors, ranking)
 
 

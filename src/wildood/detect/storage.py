@@ -120,6 +120,8 @@ class Record(TypedDict, total=False):
     examples: dict[str, str]
     chosen_by: str
     not_by_class: str
+    accuracy_lost: str
+    uniform: str
     ties: str
     assessment: _Assessment
     versions: dict[str, str]

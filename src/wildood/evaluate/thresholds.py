@@ -113,26 +113,21 @@ def threshold_rank(examples: int, alpha: float, confidence: float | None = None)
 
 
 def tied_scores(scores: npt.ArrayLike, alpha: float, confidence: float | None = None) -> str:
-    """Why a score cannot tell holdout examples apart, as a sentence; empty if it can.
-
-    Half of them have one score, or the threshold rejects none of them although alpha allows it.
+    """Why a threshold rejects no holdout example although alpha allows it, as a sentence; empty if it rejects one.
 
     >>> tied_scores(range(100), alpha=0.05)
     ''
     >>> tied_scores([0.0] * 90 + [1.0] * 10, alpha=0.05)
-    '90 of the 100 holdout examples have the same score, which cannot separate them from unknown examples: check whether the
-    logits of the model are very small or very large'
+    '10 of the 100 holdout examples share the highest score, so the threshold rejects none of them: the score cannot separate
+    unknown examples there; check whether the logits of the model are very small or very large'
     """
     known = flat_scores(scores, "holdout")
-    counts = np.unique(known, return_counts=True)[1]
-    tied = int(counts.max())
-    if 2 * tied <= len(known):
-        tied = int(counts[-1]) if counts[-1] > len(known) - threshold_rank(len(known), alpha, confidence) > 0 else 0
-    if tied < 2:
+    tied = int(np.sum(known == known.max()))
+    if not 0 < len(known) - threshold_rank(len(known), alpha, confidence) < tied:
         return ""
     return (
-        f"{tied} of the {len(known)} holdout examples have the same score, which cannot separate them from unknown "
-        "examples: check whether the logits of the model are very small or very large"
+        f"{tied} of the {len(known)} holdout examples share the highest score, so the threshold rejects none of them: the "
+        "score cannot separate unknown examples there; check whether the logits of the model are very small or very large"
     )
 
 

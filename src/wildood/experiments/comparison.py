@@ -1,5 +1,6 @@
 """Methods side by side: the same starting classifier, data and metrics for each of them, over several seeds."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
@@ -94,7 +95,11 @@ def detector_of(
     given: dict[str, Any] = {"labelled": parts.labelled, "wild": parts.wild, "holdout": parts.holdout}
     if isinstance(method, Score):
         return posthoc(model, method, **given, input=spec, seed=seed)
-    return fit(model, method=method, **given, input=spec, seed=seed, keep="last", verbose=False)
+    logging.disable(logging.WARNING)  # the table says how well each one does
+    try:
+        return fit(model, method=method, **given, input=spec, seed=seed, keep="last", verbose=False)
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def outcomes(seeds: Iterable[int], data: Callable[[int], Parts]) -> Iterator[Outcome]:

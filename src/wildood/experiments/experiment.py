@@ -18,9 +18,8 @@ from wildood.models.shipped import SHIPPED as MODELS
 from wildood.scores.score import Score
 from wildood.scores.shipped import NAMES as SCORES
 
-FORMAT = (
-    4  # of what a run means: another one gives other names (4: baselines by their own loss alone; best may be the start)
-)
+# Of what a run means: another one gives other names (4: baselines by their own loss alone; the best may be the start).
+FORMAT = 4
 PAPER_MEAN, PAPER_STD = (125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255)
 FINGERPRINT = "sha256:"  # before that of the weights that a run starts from, where they have no name
 NONE = "none"  # for a setting whose default is something else; TOML has no word for it

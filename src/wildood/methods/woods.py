@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wildood.data.sampling import generator
+from wildood.evaluate.thresholds import check_alpha
 from wildood.methods.answers import Answers
 from wildood.methods.objective import Batch, Duals, Objective, Start, Terms
 from wildood.methods.schedule import Schedule
@@ -43,7 +44,7 @@ class Woods:
     (0.05, 'step')
     >>> Woods(alpha=1.5)
     Traceback (most recent call last):
-    wildood.errors.InputError: Woods: alpha is 1.5: give a rate strictly between 0 and 1
+    wildood.errors.InputError: Woods: alpha is 1.5: give a false-alarm rate strictly between 0 and 1, such as 0.05
     """
 
     uses_features: ClassVar[bool] = False
@@ -60,7 +61,7 @@ class Woods:
         check_fields(
             self,
             f"{type(self).__name__}: ",
-            alpha=partial(check_number, expected="a rate strictly between 0 and 1", above=0, below=1),
+            alpha=check_alpha,
             tau=optional(partial(check_number, expected="a positive number", above=0, finite=False)),
             tol=partial(check_number, expected="a number from 0 on", least=0, finite=False),
             gamma=partial(check_number, expected="at least 1: a penalty must not shrink", least=1, finite=False),

@@ -87,7 +87,7 @@ def _table_panel(detector: Detector, seen: dict[str, Seen], given: Given) -> Pan
         + note(
             "Nobody has said which wild examples are unknown, so there is no detection rate here. Both rows reject the same "
             "share of known data: the one that rejects more wild data catches more unknowns. Training has not seen these "
-            "wild examples; they chose what was kept. "
+            "wild examples. "
             + (
                 "The promised rate is an average over holdouts, and a part of this one chose (the epoch, and the best of "
                 "several candidates): the share of it that is rejected may lie somewhat above or below."
