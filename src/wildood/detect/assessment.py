@@ -67,7 +67,10 @@ class Assessment:
                 f"no epoch accepted less {self.examples} data without losing more than 1 point of accuracy (or, in rounds, "
                 "straying from the constraints): the energy of the start is deployed; try a smaller lr or more data"
             )
-        done = "the energy of the start is deployed" if self.start_kept else "it is deployed because keep asks for it"
+        more = f"give more {self.examples} data or a larger holdout, or keep='last' (--keep last) to deploy the trained one"
+        done = (
+            f"the energy of the start is deployed; {more}" if self.start_kept else "it is deployed because keep asks for it"
+        )
         return (
             f"training was not shown to help: of {self.aside} {self.examples} examples set aside, the trained detector "
             f"accepts {100 * self.benefit.trained:.1f} % and the energy of the start {100 * self.benefit.start:.1f} % (mean "
