@@ -209,3 +209,25 @@ def test_a_classifier_that_lost_its_accuracy_is_warned_of(useless, after, warned
     detector.record |= _accuracy_lost(detector, 200)
     said = ["the classifier is right on 50.0 % of 200 examples set aside, the start on 96.0 %"]
     assert detector.warnings == (said if warned else [])
+
+
+def test_a_ranking_says_whose_training_was_not_shown_to_help(trained, toy, caplog):
+    methods = [wildood.Woods(), wildood.OutlierExposure()]
+    schedule = wildood.Schedule(steps=2, batch=32, lr=1e-9)
+    wildood.fit_many(
+        trained(), toy.labelled, known(800, seed=1)[0], known(400, 9), methods=methods, schedule=schedule, verbose=False
+    )
+    expected = "the energy of the start, because training was not shown to help: Woods, OutlierExposure"
+    assert expected in [record.getMessage() for record in caplog.records]
+
+
+def test_show_does_not_call_a_method_deployed_whose_start_was_kept(useless, tmp_path):
+    lines = described(read_description(useless.save(tmp_path)))
+    assert lines["method"].endswith("(not deployed)")
+    assert lines["score"].startswith("EnergyScore")
+
+
+def test_a_holdout_of_few_distinct_examples_is_said_in_the_promise(trained, toy):
+    holdout = np.repeat(toy.holdout[0][:25], 8, axis=0)
+    promise = wildood.posthoc(trained(), EnergyScore(), labelled=toy.labelled, holdout=holdout).promise
+    assert promise.caveat == "only 25 of them are distinct: it holds if all were drawn independently"

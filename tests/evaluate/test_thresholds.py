@@ -213,3 +213,12 @@ def test_a_confidence_outside_its_range_is_refused(confidence):
     for refuse in (check_confidence, lambda c: examples_needed(0.1, c), lambda c: conformal_threshold([1.0], 0.1, c)):
         with pytest.raises(InputError, match=f"confidence is '?{confidence}"):
             refuse(confidence)
+
+
+@pytest.mark.parametrize("examples", [19, 99, 399, 999])
+def test_a_rate_that_is_rounded_is_the_rate_that_was_meant(examples):
+    alpha = 1 - 0.9  # 0.09999999999999998
+    scores = np.arange(examples)
+    rejected = scores > conformal_threshold(scores, alpha)
+    assert np.array_equal(rejected, conformal_threshold(scores, 0.1) < scores)
+    assert np.array_equal(p_values(scores, scores) <= check_alpha(alpha), p_values(scores, scores) <= 0.1)
