@@ -21,7 +21,7 @@ def check_alpha(alpha: Any, name: str = "alpha") -> float:
     >>> check_alpha(0.05)
     0.05
     """
-    return round(_inside(alpha, name, "a false-alarm rate", "0.05"), 12)  # 1 - 0.9 is meant to be 0.1
+    return round(_inside(alpha, name, "a false-alarm rate", "0.05"), 15)  # 1 - 0.9 is meant to be 0.1
 
 
 def check_confidence(confidence: Any, name: str = "confidence") -> float:
