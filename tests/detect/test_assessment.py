@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -230,4 +231,16 @@ def test_show_does_not_call_a_method_deployed_whose_start_was_kept(useless, tmp_
 def test_a_holdout_of_few_distinct_examples_is_said_in_the_promise(trained, toy):
     holdout = np.repeat(toy.holdout[0][:25], 8, axis=0)
     promise = wildood.posthoc(trained(), EnergyScore(), labelled=toy.labelled, holdout=holdout).promise
-    assert promise.caveat == "only 25 of them are distinct: it holds if all were drawn independently"
+    assert promise.caveat == "only 25 of them are distinct: the promise holds only if all were drawn independently"
+
+
+def test_a_holdout_that_is_scaled_otherwise_is_noticed(fit, toy, trained):
+    x, y = known(400, 9)
+    detector = wildood.fit(
+        trained(), toy.labelled, mixed(800, 160, seed=1), (20 * x, y), schedule=wildood.Schedule(steps=2, batch=64),
+        verbose=False,
+    )  # fmt: skip
+    (warning,) = detector.warnings
+    assert re.fullmatch(
+        r"the threshold rejects \d\d+ % of labelled: is the holdout scaled or preprocessed otherwise\?", warning
+    )

@@ -111,8 +111,11 @@ def repeating(toy, seed, count):
 
 def test_rows_that_repeat_by_nature_are_a_holdout_and_the_promise_says_so(fit, toy):
     detector = fit(repeating(toy, 0, 400), holdout=repeating(toy, 1, 200))
-    assert "only 40 of them are distinct: it holds if all were drawn independently" in detector.promise.caveat
-    assert "of the holdout's 200 examples, 200 to examples of labelled are equal" in detector.promise.caveat
+    assert "only 40 of them are distinct: the promise holds only if all were drawn independently" in detector.promise.caveat
+    assert (
+        "200 of the 200 holdout examples are equal to examples of labelled: the promise holds only if"
+        in detector.promise.caveat
+    )
     assert detector.promise.unseen
 
 
@@ -121,7 +124,7 @@ def test_equal_rows_are_allowed_by_an_explicit_word(fit, toy):
     with pytest.raises(wildood.InputError, match="30 of the 150 holdout examples are in labelled, too"):
         fit(toy.labelled, holdout=holdout)
     detector = fit(toy.labelled, holdout=holdout, allow_duplicates=True)
-    assert detector.promise.caveat.startswith("of the holdout's 150 examples, 30 to examples of labelled are equal")
+    assert detector.promise.caveat.startswith("30 of the 150 holdout examples are equal to examples of labelled")
 
 
 def test_calibration_on_other_examples_says_that_nobody_checked_them(woods, toy):

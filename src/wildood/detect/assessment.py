@@ -30,6 +30,7 @@ class Assessment:
         nothing_unknown: the p-value of the hypothesis that none of these is unknown.
         trained_on: how many wild examples that it was trained on were scored; 0 where the start is kept.
         rejected_of_trained: the share of these that it rejects.
+        rejected_of_labelled: the share of some labelled examples that it rejects.
 
     >>> found = Assessment(Comparison(0.9, 0.91, 0.01, 500, 25), True, "wild", 500, 0.09, 1e-3)
     >>> found.helped, found.warnings[0][:36]
@@ -44,6 +45,7 @@ class Assessment:
     nothing_unknown: float
     trained_on: int = 0
     rejected_of_trained: float = 0.0
+    rejected_of_labelled: float = 0.0
 
     @property
     def helped(self) -> bool:
@@ -53,6 +55,9 @@ class Assessment:
     @property
     def warnings(self) -> list[str]:
         """What a user should know before the detector is deployed, one sentence each."""
+        if self.rejected_of_labelled > 0.5:
+            share = f"{100 * self.rejected_of_labelled:.0f} %"
+            return [f"the threshold rejects {share} of labelled: is the holdout scaled or preprocessed otherwise?"]
         return [text for text in (self._no_benefit(), self._nothing_unknown(), self._memorised()) if text]
 
     def record(self) -> dict[str, Any]:
@@ -67,14 +72,21 @@ class Assessment:
                 f"no epoch accepted less {self.examples} data without losing more than 1 point of accuracy (or, in rounds, "
                 "straying from the constraints): the energy of the start is deployed; try a smaller lr or more data"
             )
-        more = f"give more {self.examples} data or a larger holdout, or keep='last' (--keep last) to deploy the trained one"
-        done = (
-            f"the energy of the start is deployed; {more}" if self.start_kept else "it is deployed because keep asks for it"
+        found = self.benefit
+        numbers = (
+            f"of {self.aside} {self.examples} examples set aside, the trained detector accepts {100 * found.trained:.1f} % "
+            f"and the start's energy {100 * found.start:.1f} % (less is better; mean over false-alarm rates up to alpha; "
+            f"standard error of the difference {100 * found.error:.1f})"
+        )
+        if not self.start_kept:
+            return f"training was not shown to help: {numbers}; it is deployed because keep asks for it"
+        hope = (
+            "; more wild data or a larger holdout may settle it, and keep='last' (--keep last) deploys the trained one"
+            if found.trained < found.start
+            else ""
         )
         return (
-            f"training was not shown to help: of {self.aside} {self.examples} examples set aside, the trained detector "
-            f"accepts {100 * self.benefit.trained:.1f} % and the energy of the start {100 * self.benefit.start:.1f} % (mean "
-            f"over false-alarm rates up to alpha; standard error {100 * self.benefit.error:.1f}): {done}"
+            f"training was not shown to help: {numbers}; the start is deployed as it was, with its energy as the score{hope}"
         )
 
     def _nothing_unknown(self) -> str:
@@ -82,7 +94,8 @@ class Assessment:
             return ""
         return (
             f"nothing unknown was shown in the {self.aside} {self.examples} examples set aside (p = "
-            f"{self.nothing_unknown:.2g}): hardly any is unknown, the detector does not see it, or they are too few to tell"
+            f"{self.nothing_unknown:.2g}): hardly any is unknown, the detector does not see it, or they are too few to "
+            "tell; give wild data that holds some unknowns, or more of it"
         )
 
     def _memorised(self) -> str:
@@ -96,8 +109,8 @@ class Assessment:
             return ""
         return (
             f"the detector rejects {100 * self.rejected_of_trained:.1f} % of the wild data that it was trained on and "
-            f"{100 * self.rejected:.1f} % of that set aside, at the threshold of the fit: it has memorised some of it; only "
-            "the latter tells of new data"
+            f"{100 * self.rejected:.1f} % of that set aside, at the threshold of the fit: it has memorised some of it; "
+            "expect the latter on new data, or train shorter, with a smaller lr, or on more wild data"
         )
 
 
@@ -117,6 +130,7 @@ def assess(
     detector: Detector,
     aside: Source,
     trained_on: Source | None,
+    labelled: Source,
     benefit: Comparison | None,
     *,
     start_kept: bool,
@@ -132,6 +146,7 @@ def assess(
         len(aside),
         float(np.mean(~detector.accepts(scores, classes))),
         share_p_value(detector.holdout_scores, scores),
+        rejected_of_labelled=float(np.mean(~detector.accepts(*detector.score_and_classify(labelled)))),
     )
     if trained_on is None:
         return found

@@ -31,7 +31,7 @@ from wildood.detect.network import (
 )
 from wildood.detect.preparation import Data, at_most, halved, prepare
 from wildood.detect.promise import Promise
-from wildood.detect.scoring import warn_of_accuracy
+from wildood.detect.scoring import LOOKED_AT, warn_of_accuracy
 from wildood.errors import InputError
 from wildood.evaluate.selection import Comparison
 from wildood.evaluate.thresholds import check_alpha, check_confidence
@@ -302,7 +302,8 @@ def _assess(detector: Detector, deployed: Deployed, data: Data, aside: Source, s
     if data.wild is not None and not deployed.start_kept and not by_ood:
         trained_on = at_most(data.wild.whole(seed), len(aside), seed)
     kind = "OOD" if by_ood else "wild"
-    found = assess(detector, aside, trained_on, deployed.benefit, start_kept=deployed.start_kept, examples=kind)
+    labelled = at_most(data.labelled, LOOKED_AT, seed)
+    found = assess(detector, aside, trained_on, labelled, deployed.benefit, start_kept=deployed.start_kept, examples=kind)
     detector.record["assessment"] = found.record()
 
 

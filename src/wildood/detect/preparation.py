@@ -176,7 +176,7 @@ def check_overlap(unseen: Source | None, trained_on: list[tuple[str, Source]], *
                     why = "too few of its examples were read" if found.repeatable else "values differ at each reading"
                     unchecked.append(f"whether they are in {name} could not be checked ({why})")
                 if found.shared > TOLERATED * found.compared:
-                    equal.append(f"{found.shared} to examples of {name}")
+                    equal.append(f"{found.shared} of the {found.compared} holdout examples are equal to examples of {name}")
             if found.shared:
                 some = "" if found.share_compared == 1 else f" ({content.looked_at} of its {len(content.source)} were read)"
                 logger.warning(
@@ -188,14 +188,13 @@ def check_overlap(unseen: Source | None, trained_on: list[tuple[str, Source]], *
     if held and held[0][0] == "holdout" and held[0][1].is_repeatable:
         examples = held[0][1]
         if 2 * examples.distinct < examples.looked_at:
-            unchecked.append(f"only {examples.distinct} of them are distinct: it holds if all were drawn independently")
+            unchecked.append(
+                f"only {examples.distinct} of them are distinct: the promise holds only if all were drawn independently"
+            )
     if equal:
-        count = 0 if unseen is None else len(unseen)
-        unchecked.append(
-            f"of the holdout's {count} examples, {' and '.join(equal)} are equal: it holds if they were drawn independently"
-        )
+        unchecked.append(f"{', '.join(equal)}: the promise holds only if they are equal by chance")
     for caveat in unchecked:
-        logger.warning("the holdout: %s", caveat)
+        logger.warning("of the promise: %s", caveat)
     return "; ".join(unchecked)
 
 
