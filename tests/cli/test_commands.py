@@ -184,7 +184,7 @@ def test_the_settings_that_were_written_can_be_passed_back(fitted, place):
 
 
 def test_a_frozen_backbone_stays_as_it_was_and_is_passed_back(fitted, place):
-    assert wildood_says(place, *OURS, "--frozen", "--out", "frozen").returncode == 0
+    assert wildood_says(place, *OURS, "--frozen", "--keep", "last", "--out", "frozen").returncode == 0
     assert wildood_says(place, "fit", "--config", "frozen/settings.toml", "--out", "frozen2").returncode == 0
     first, second = (json.loads((place / name / "detector.json").read_text()) for name in ("frozen", "frozen2"))
     assert first["record"]["frozen"] is second["record"]["frozen"] is True
@@ -460,7 +460,7 @@ MISTAKES = {
     "weights of another": ([*OURS, "--weights", "w.safetensors", "--out", "x"], "do not fit the model"),
     "half a spec": ([*OURS, "--mean", "0.5", "--out", "x"], "--mean and --std belong together"),
     "two lengths": ([*OURS, "--epochs", "2", "--out", "x"], "--steps and --epochs: give one of them"),
-    "bad alpha": ([*OURS, "--alpha", "2", "--out", "x"], "alpha is 2.0: give a rate"),
+    "bad alpha": ([*OURS, "--alpha", "2", "--out", "x"], "alpha is 2.0: give a false-alarm rate"),
     "no config": (["fit", "--config", "no.toml"], "--config no.toml: No such file"),
     "not a detector": (["show", "."], "detector.json cannot be read"),
     "model not named": (["score", "d", "new.npy"], "made with a model of your own"),

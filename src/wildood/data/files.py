@@ -77,7 +77,7 @@ def remove_leftovers(directory: Path) -> None:
         path = directory / match.string
         with suppress(OSError):  # another process was faster, or the file is another user's
             if match["host"] == _HOST or time.time() - path.stat().st_mtime > _DAY:
-                with locked(path) as dead:
+                with locked(path, create=False) as dead:  # made anew, it would be taken for that of a living writer
                     if dead:
                         path.unlink()
 

@@ -14,10 +14,11 @@ _LOGGER = logging.getLogger("wildood")
 
 
 @contextmanager
-def locked(path: Path, *, shared: bool = False, waiting: str | None = None) -> Iterator[bool]:
+def locked(path: Path, *, shared: bool = False, waiting: str | None = None, create: bool = True) -> Iterator[bool]:
     """Hold a lock, alone or shared; gives False if it is not to be had, as where a file system knows no locks.
 
-    If another process has it, the lock is waited for where `waiting` is a text, which goes to the log unless it is empty.
+    If another process has it, the lock is waited for where `waiting` is a text, which goes to the log unless it is empty. A
+    file that is not there is made, unless `create` is False.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place, locked(Path(place) / "lock") as first:
@@ -25,7 +26,7 @@ def locked(path: Path, *, shared: bool = False, waiting: str | None = None) -> I
     ...         first, second
     (True, False)
     """
-    number = _opened(path)
+    number = _opened(path, create=create)
     try:
         yield number is not None and _lock(number, waiting, shared=shared)
     finally:
@@ -52,10 +53,11 @@ def is_held(path: Path) -> bool:
     return False
 
 
-def _opened(path: Path) -> int | None:
+def _opened(path: Path, *, create: bool) -> int | None:
     if sys.platform == "win32":  # without locks, an open file would only be in the way of those who rename it
         return None
-    for flags in (os.O_WRONLY | os.O_CREAT, os.O_RDONLY):  # a directory, or a file in a read-only place, can only be read
+    readable = (os.O_RDONLY,)  # a directory, or a file in a read-only place, can only be read
+    for flags in (os.O_WRONLY | os.O_CREAT, *readable) if create else readable:
         with suppress(OSError):
             return os.open(path, flags, 0o666)
     return None
