@@ -49,7 +49,7 @@ FITS = [
 
 @pytest.mark.parametrize(("value", "expected"), FITS)
 def test_a_value_of_the_type_is_taken(value, expected):
-    check(value, expected)
+    assert check(value, expected) is None  # it raises where a value does not fit
 
 
 WRONG = [

@@ -3,6 +3,7 @@
 import signal
 
 import pytest
+import torch
 from torch import nn
 
 from wildood.errors import InputError, TrainingError
@@ -50,6 +51,7 @@ def test_sigterm_is_as_it_was_after_a_run_that_ended_well_or_by_an_error_of_its_
 
 def test_a_group_that_the_user_has_left_already_is_not_left_again():
     processes._leave()
+    assert not torch.distributed.is_initialized()
 
 
 def test_a_model_where_processes_cannot_exchange_gradients_is_refused(monkeypatch):

@@ -16,7 +16,7 @@ from wildood.data.permutation import permutation
 from wildood.data.sampling import generator
 from wildood.data.sources import DatasetSource, Part, Source
 
-LOOKED_AT = 1 << 22  # examples of an array, at most, evenly spread over it: a minute of hashing
+LOOKED_AT = 1 << 22  # examples of an array, at most, drawn at random: a minute of hashing
 DATASET_LOOKED_AT = 10_000  # examples of a dataset, at most: each is read for it
 MOSTLY = 0.5  # where a larger share of examples repeats by nature, equal examples are no evidence of a leak
 SEVERAL = 5  # shared examples that are no coincidence where examples are unique
@@ -70,7 +70,7 @@ class Overlap:
 
 @dataclass(frozen=True, eq=False)
 class Content:
-    """What the examples of a source are: items of a dataset, or bytes.
+    """What the examples of a source are: items of a dataset, or values.
 
     >>> from wildood.data.sources import ArraySource
     >>> x = np.arange(50.0)[:, None]
@@ -86,9 +86,9 @@ class Content:
         """How many of these examples the other source has.
 
         Items of one dataset (through `Subset` and `ConcatDataset`) are compared by their index. Other examples are compared
-        by their bytes: all of them in arrays of up to 4 million, 10,000 of a larger dataset.
+        by their values: all of them in arrays of up to 4 million, a random 10,000 of a larger dataset.
 
-        Equal bytes are a leak only where chance does not explain them. The chance that a new draw is already among n
+        Equal values are a leak only where chance does not explain them. The chance that a new draw is already among n
         examples is about 1 - (examples that occur once) / n (Good and Turing).
         """
         mine, others = self.items, other.items
@@ -99,7 +99,7 @@ class Content:
                 return found
         if not (self.is_repeatable and other.is_repeatable):
             return Overlap(0, 0, 0.0, repeatable=False)
-        dtype = min(self.dtype, other.dtype, key=lambda each: torch.finfo(each).bits)  # a copy in half precision is found
+        dtype = _common(self.dtype, other.dtype)
         mine_hashed, others_hashed = self.hashes(dtype), other.hashes(dtype)
         return Overlap(
             shared=int(np.isin(mine_hashed, others_hashed).sum()),
@@ -111,8 +111,7 @@ class Content:
     def hashes(self, dtype: torch.dtype | None = None) -> Hashes:
         """A hash of each example that is looked at: all of them in their order, or a random sample of them.
 
-        Examples are equal if their values are, whatever type they are kept in: whole numbers as they are, floats in this
-        precision (their own unless given).
+        Examples are equal if their values are equal in this type, their own unless given.
         """
         dtype = self.dtype if dtype is None else dtype
         kept = _HASHED.setdefault(self.source, {})
@@ -127,17 +126,17 @@ class Content:
         together = max(1, _BYTES_TOGETHER // max(1, source.gather(which[:1])[0].nbytes))
         digests = []
         for some in torch.split(which, together):
-            raw = source.gather(some)[0].cpu().flatten(1)
-            rows = raw.to(dtype).float() + 0.0 if raw.is_floating_point() else raw.long()  # -0.0 is 0.0
+            rows = source.gather(some)[0].cpu().flatten(1).to(dtype)
+            rows = rows + 0.0 if rows.is_floating_point() else rows  # -0.0 is 0.0
             numbers = rows.contiguous().view(torch.uint8).numpy()
             digests.append(b"".join(hashlib.sha256(row.data).digest()[:8] for row in numbers))
         return np.frombuffer(b"".join(digests), dtype=np.uint64)
 
     @property
     def dtype(self) -> torch.dtype:
-        """The precision in which its floats are compared: float32, or less if they have less."""
+        """The type of its values; of float64 no more than float32 is compared, which is what a model takes."""
         own = self.source.gather(torch.arange(1))[0].dtype
-        return own if own in {torch.float16, torch.bfloat16} else torch.float32
+        return torch.float32 if own == torch.float64 else own
 
     @property
     def distinct(self) -> int:
@@ -146,7 +145,7 @@ class Content:
 
     @property
     def looked_at(self) -> int:
-        """How many examples are compared by their bytes."""
+        """How many examples are compared by their values."""
         return min(len(self.source), LOOKED_AT if self.dataset is None else DATASET_LOOKED_AT)
 
     @cached_property
@@ -199,6 +198,15 @@ def _items_of(dataset: Any) -> _Items:
         parts = [_items_of(part) for part in dataset.datasets]
         return _Items(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("datasets", "indices")))
     return _Items(np.full(len(dataset), id(dataset)), np.arange(len(dataset)))
+
+
+def _common(first: torch.dtype, second: torch.dtype) -> torch.dtype:
+    """The type in which values of two types are compared: of floats the coarser one, so that a copy in it is found."""
+    if first == second:
+        return first
+    if first.is_floating_point and second.is_floating_point:
+        return min(first, second, key=lambda each: torch.finfo(each).bits)
+    return torch.float32 if first.is_floating_point or second.is_floating_point else torch.int64
 
 
 def _repeated(hashes: Hashes) -> float:

@@ -166,7 +166,7 @@ def fit(
         chosen = _choose(objective, classifier, data, alpha)
         any_choice = bool(chosen.record) or (method.uses_wild and keep != "last")
         record |= _chosen_by(holdout, ood, any_choice=any_choice) | ({"chosen": chosen.record} if chosen.record else {})
-        deployed = Deployed(classifier, chosen.score)
+        deployed = _Deployed(classifier, chosen.score)
         if method.uses_wild and data.wild_aside is not None:
             deployed = _trained_or_start(model, deployed, data, alpha, keep, qualified=kept > 0)
         record |= {"kept_epoch": 0, "chosen": {}} if deployed.start_kept else {}
@@ -268,7 +268,7 @@ def _train(
     return objective, history, kept
 
 
-class Deployed(NamedTuple):
+class _Deployed(NamedTuple):
     """What the detector is made of: what was trained, or the start where training was not shown to help."""
 
     classifier: Classifier
@@ -278,8 +278,8 @@ class Deployed(NamedTuple):
 
 
 def _trained_or_start(
-    model: nn.Module, trained: Deployed, data: Data, alpha: float, keep: Keep, *, qualified: bool
-) -> Deployed:
+    model: nn.Module, trained: _Deployed, data: Data, alpha: float, keep: Keep, *, qualified: bool
+) -> _Deployed:
     """The trained detector, or, of `keep="best"`, the energy of the start unless training is shown to help."""
     assert data.wild_aside is not None  # noqa: S101 - asked before
     start, _ = copy_classifier(model, data.labelled, trained.classifier.spec, None, uses_features=False)
@@ -292,10 +292,10 @@ def _trained_or_start(
         trained = trained._replace(benefit=Comparison(**agreed))
     if keep != "best" or (trained.benefit is not None and trained.benefit.helped):
         return trained
-    return Deployed(start, EnergyScore(), trained.benefit, start_kept=True)
+    return _Deployed(start, EnergyScore(), trained.benefit, start_kept=True)
 
 
-def _assess(detector: Detector, deployed: Deployed, data: Data, aside: Source, seed: int) -> None:
+def _assess(detector: Detector, deployed: _Deployed, data: Data, aside: Source, seed: int) -> None:
     """Write what data set aside says of the detector into its record."""
     by_ood = "ood" in data.fingerprints
     trained_on = None

@@ -95,11 +95,12 @@ def detector_of(
     given: dict[str, Any] = {"labelled": parts.labelled, "wild": parts.wild, "holdout": parts.holdout}
     if isinstance(method, Score):
         return posthoc(model, method, **given, input=spec, seed=seed)
+    before = logging.root.manager.disable
     logging.disable(logging.WARNING)  # the table says how well each one does
     try:
         return fit(model, method=method, **given, input=spec, seed=seed, keep="last", verbose=False)
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(before)
 
 
 def outcomes(seeds: Iterable[int], data: Callable[[int], Parts]) -> Iterator[Outcome]:
