@@ -170,7 +170,7 @@ def _fpr(found: Inspection) -> list[Panel]:
 
 def _pi(share: float, bound: float) -> str:
     """A share of unknowns in the table; the bound itself is told to be it."""
-    return f"{100 * share:g} %" if share != bound else f"{in_percent(share)}, the lower bound"
+    return f"{100 * share:g} %" if share != bound else f"{in_percent(share)}, the least possible"
 
 
 def _examples(found: Inspection, traffic: Images, record: dict[str, Any], spec: InputSpec | None) -> list[Panel]:

@@ -92,7 +92,8 @@ def _inline(figure: Figure, name: str, says: str) -> str:
     buffer = io.StringIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the page's fonts have it, or the reader's machine has
-        figure.draw_without_rendering()  # settles the layout: savefig alone cuts off labels whose ticks change with it
+        for _ in range(2):  # settles the layout: ticks change with it, and labels beside them would be cut off
+            figure.draw_without_rendering()
         figure.set_layout_engine("none")  # it is settled: once more would take as long as drawing
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
