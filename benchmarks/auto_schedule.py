@@ -18,7 +18,7 @@ from wildood.evaluate.metrics import mean_and_error
 from wildood.experiments import cifar10, digits
 from wildood.experiments.comparison import Metrics
 from wildood.experiments.parts import PartName, Parts
-from wildood.experiments.threads import using_threads
+from wildood.experiments.pool import using_threads
 from wildood.methods.objective import Method
 
 METHODS: dict[str, Method] = {"WOODS": wildood.Woods(), "WOODS-alt": wildood.WoodsAlt()}

@@ -20,17 +20,17 @@ import numpy.typing as npt
 import torch
 
 import wildood
-from wildood.data.leaks import LOOKED_AT, Content
+from wildood.data.fingerprint import LOOKED_AT, Content
 from wildood.data.sources import ArraySource
 from wildood.data.wild import MOST_ASIDE
-from wildood.detect.network import copy_classifier
-from wildood.detect.preparation import ASIDE
+from wildood.detect.checks import copy_classifier
+from wildood.detect.split import ASIDE
 from wildood.methods.objective import Batch
-from wildood.models.outputs import Classifier, each_output
+from wildood.models.classifier import Classifier, each_output
 from wildood.models.small import SmallCNN
 from wildood.train.lagrangian import AugmentedLagrangian
 from wildood.train.monitor import start_of
-from wildood.train.optimiser import clip_gradient, optimiser_of
+from wildood.train.optimisers import clip_gradient, optimiser_of
 
 IMAGE = (16, 16, 3)
 LABELLED, HOLDOUT, STEPS, BATCH = 10_000, 2_000, 100, 256

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from wildood.data.opening import open_images
+from wildood.data.folders import open_images
 
 COUNT, SIZE, ROUNDS = 1000, 64, 5
 THREADS = os.cpu_count() or 1

@@ -6,7 +6,7 @@ from functools import partial
 
 from wildood.experiments.comparison import outcomes, summary
 from wildood.experiments.digits import digits
-from wildood.experiments.threads import using_threads
+from wildood.experiments.pool import using_threads
 
 
 def main() -> None:

@@ -12,12 +12,12 @@ from torch import nn
 from variants import PreconditionedLogistic
 
 import wildood
-from wildood.data.given import labelled_source, unlabelled_source
-from wildood.detect.network import copy_classifier
+from wildood.data.validation import labelled_source, unlabelled_source
+from wildood.detect.checks import copy_classifier
 from wildood.evaluate.metrics import accuracy, fpr_at_tpr
 from wildood.experiments.cifar10 import SPEC, cifar10, resnet20
 from wildood.experiments.parts import Parts
-from wildood.models.outputs import Outputs, each_output
+from wildood.models.classifier import Outputs, each_output
 from wildood.train.loop import Training
 from wildood.train.monitor import start_of
 

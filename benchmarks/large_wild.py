@@ -20,14 +20,14 @@ from statistics import median
 import numpy as np
 
 from wildood import InputSpec, Woods
-from wildood.data.given import labelled_source
-from wildood.data.opening import open_images
+from wildood.data.folders import open_images
+from wildood.data.validation import labelled_source
 from wildood.data.wild import WildPool
-from wildood.detect.network import copy_classifier
+from wildood.detect.checks import copy_classifier
 from wildood.methods.objective import Batch
 from wildood.methods.schedule import Schedule
 from wildood.models.resnet import ResNet20
-from wildood.train.ahead import Ahead
+from wildood.train.batches import Ahead
 from wildood.train.loop import Training
 from wildood.train.monitor import start_of
 

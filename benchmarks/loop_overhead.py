@@ -20,19 +20,19 @@ import torch
 from torch import nn
 
 import wildood
-from wildood.data.given import labelled_source
 from wildood.data.inputs import InputSpec
+from wildood.data.validation import labelled_source
 from wildood.data.wild import as_wild
 from wildood.methods.objective import Batch, Objective
-from wildood.models.outputs import Classifier
+from wildood.models.classifier import Classifier
 from wildood.models.resnet import ResNet20
 from wildood.models.small import MLP
 from wildood.models.wide_resnet import WideResNet
+from wildood.train.checkpoint import RunDirectory
 from wildood.train.lagrangian import AugmentedLagrangian
 from wildood.train.loop import Training
 from wildood.train.monitor import Monitor, start_of
-from wildood.train.optimiser import clip_gradient, optimiser_of
-from wildood.train.run_directory import RunDirectory
+from wildood.train.optimisers import clip_gradient, optimiser_of
 
 BLOCK_SECONDS, BLOCKS, WARM_UP = 0.5, 10, 2  # a block is as many steps as take so long; so many at least; not counted
 

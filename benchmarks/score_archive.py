@@ -23,7 +23,7 @@ import wildood
 from wildood import EnergyScore, InputSpec
 from wildood.cli.main import main as wildood_main
 from wildood.data.sources import ArraySource
-from wildood.models.outputs import evaluating, forward_all
+from wildood.models.classifier import evaluating, forward_all
 from wildood.models.resnet import ResNet20
 from wildood.models.small import SmallCNN
 

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 import wildood
-from wildood.data.given import labelled_source, unlabelled_source
+from wildood.data.validation import labelled_source, unlabelled_source
 from wildood.experiments.cifar10 import SPEC
+from wildood.models.classifier import EVAL_BATCH, Classifier, Outputs, evaluating, raw_batches
 from wildood.models.features import FeatureTap
-from wildood.models.outputs import EVAL_BATCH, Classifier, Outputs, evaluating, raw_batches
 from wildood.models.resnet import ResNet20
 from wildood.scores.knn import kth_largest_product
 from wildood.scores.score import Score, score_all

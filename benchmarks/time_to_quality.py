@@ -33,14 +33,14 @@ from variants import Algorithm1, NotShared, NotWhite, Paced, Priced, StartedMet
 
 import wildood
 from wildood.data.files import write_atomically
-from wildood.data.given import labelled_source, unlabelled_source
+from wildood.data.validation import labelled_source, unlabelled_source
 from wildood.data.wild import WildMixture
-from wildood.detect.network import copy_classifier
+from wildood.detect.checks import copy_classifier
 from wildood.evaluate.metrics import accuracy, fpr_at_tpr
 from wildood.experiments.cifar10 import PI, SPEC, cifar10, resnet20
 from wildood.experiments.parts import Parts
 from wildood.methods.objective import Objective
-from wildood.models.outputs import Outputs, each_output
+from wildood.models.classifier import Outputs, each_output
 from wildood.train.loop import Training
 from wildood.train.monitor import full_constraints, start_of
 

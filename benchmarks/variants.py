@@ -8,10 +8,10 @@ from torch import Tensor
 
 import wildood
 from wildood.data.sampling import generator
-from wildood.methods.answers import Answers
+from wildood.methods.distillation import Answers
 from wildood.methods.objective import Duals, Objective, Start
 from wildood.methods.woods import SigmoidLevel, WoodsObjective
-from wildood.models.outputs import Classifier
+from wildood.models.classifier import Classifier
 
 
 @dataclass(frozen=True)

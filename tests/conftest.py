@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.ray_cluster import connected
-from wildood.experiments.threads import using_threads
+from wildood.experiments.pool import using_threads
+from wildood.experiments.ray_pool import connected
 from wildood.methods.schedule import Schedule
 
 
@@ -84,7 +84,7 @@ def cluster():
     """A Ray cluster for all tests of a module, with two workers; it leaves nothing behind."""
     before = traces()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wildood.experiments.ray_cluster.processors", lambda: 2)
+        patch.setattr("wildood.experiments.ray_pool.processors", lambda: 2)
         with connected("local", 1, 0.0) as ray:
             host, port = ray.get_runtime_context().gcs_address.split(":")
             yield ray

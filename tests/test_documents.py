@@ -22,7 +22,7 @@ from wildood.experiments.experiment import Experiment
 from wildood.experiments.grids import grid
 from wildood.experiments.own_methods import beside_woods, register
 from wildood.experiments.results import Result
-from wildood.experiments.running import run
+from wildood.experiments.run import run
 from wildood.experiments.store import RunStore
 from wildood.methods.schedule import Schedule
 from wildood.methods.shipped import SHIPPED as METHODS
@@ -173,7 +173,7 @@ def test_the_method_and_the_score_of_the_document_run_beside_the_others(small, s
 
 def test_the_commands_of_the_experiments_are_those_of_the_program(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("wildood.experiments.probing.TRIED", 2)
+    monkeypatch.setattr("wildood.experiments.plan.TRIED", 2)
     save_file(WideResNet(100).state_dict(), tmp_path / "wrn-40-2-cifar100.safetensors")
     asked = [shlex.split(line)[1:] for line in commands("docs/experiments.md")]
     assert {words[0] for words in asked} == {"reproduce", "report"}

@@ -31,15 +31,15 @@ _HOMES = {
     "WildoodError": "wildood.errors",
     "Woods": "wildood.methods.woods",
     "WoodsAlt": "wildood.methods.woods_alt",
-    "fit": "wildood.detect.fitting",
-    "fit_many": "wildood.detect.selecting",
+    "fit": "wildood.detect.fit",
+    "fit_many": "wildood.detect.fit_many",
     "fpr_by_share": "wildood.evaluate.mixture",
     "load": "wildood.detect.storage",
-    "open_images": "wildood.data.opening",
+    "open_images": "wildood.data.folders",
     "open_set": "wildood.data.catalog",
-    "posthoc": "wildood.detect.scoring",
-    "pretrain": "wildood.detect.pretraining",
-    "select": "wildood.detect.selecting",
+    "posthoc": "wildood.detect.posthoc",
+    "pretrain": "wildood.detect.pretrain",
+    "select": "wildood.detect.fit_many",
     "unknown_share": "wildood.evaluate.mixture",
 }
 
@@ -83,14 +83,14 @@ __all__ = [
 
 if TYPE_CHECKING:
     from wildood.data.catalog import open_set
+    from wildood.data.folders import open_images
     from wildood.data.inputs import InputSpec
-    from wildood.data.opening import open_images
     from wildood.data.wild import WildMixture
     from wildood.detect.detector import UNKNOWN, Detector
-    from wildood.detect.fitting import fit
-    from wildood.detect.pretraining import pretrain
-    from wildood.detect.scoring import posthoc
-    from wildood.detect.selecting import fit_many, select
+    from wildood.detect.fit import fit
+    from wildood.detect.fit_many import fit_many, select
+    from wildood.detect.posthoc import posthoc
+    from wildood.detect.pretrain import pretrain
     from wildood.detect.storage import load
     from wildood.errors import CheckpointError, DetectorFileError, InputError, TrainingError, WildoodError
     from wildood.evaluate.mixture import fpr_by_share, unknown_share

@@ -17,8 +17,7 @@ import pytest
 from scipy.io import savemat
 
 from wildood.cli.main import main
-from wildood.data.named_set import Download, SetPart
-from wildood.data.published_sets import SETS
+from wildood.data.named_sets import SETS, Download, SetPart
 
 RNG = np.random.default_rng(0)
 
@@ -33,7 +32,7 @@ def server(tmp_path_factory, monkeypatch):
     for name in list(os.environ):
         if name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
-    monkeypatch.setattr("wildood.data.downloading.PAUSE", 0)
+    monkeypatch.setattr("wildood.data.download.PAUSE", 0)
     place = tmp_path_factory.mktemp("served")
     found = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(place)))
     found.place = place
@@ -178,7 +177,7 @@ def test_ctrl_c_says_that_the_download_goes_on_later(tmp_path, capsys, monkeypat
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("wildood.data.downloading._write", interrupted)
+    monkeypatch.setattr("wildood.data.download._write", interrupted)
     assert main(["data", "get", "svhn", "--quiet", "--data-root", str(tmp_path)]) == 130
     assert "called again, it goes on from where it was" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "svhn").iterdir()] == ["train_32x32.mat.part"]
@@ -220,7 +219,7 @@ def test_check_tells_everything_that_is_wrong(tmp_path, capsys, monkeypatch):
 
 
 def test_check_of_an_empty_root_is_no_mistake(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("wildood.data.named_set.find_spec", lambda _: None)
+    monkeypatch.setattr("wildood.data.named_sets.find_spec", lambda _: None)
     assert main(["data", "check", "--data-root", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"no named set is below {tmp_path}: wildood data get NAME brings one\n"
 

@@ -13,7 +13,7 @@ import wildood
 from wildood.cli import fit as fit_command
 from wildood.cli.main import main
 from wildood.data.wild import as_wild
-from wildood.detect.preparation import set_aside_wild
+from wildood.detect.split import set_aside_wild
 from wildood.models.small import MLP, SmallCNN
 
 WITHOUT = """

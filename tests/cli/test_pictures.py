@@ -15,9 +15,9 @@ from PIL import Image
 import wildood
 from wildood.cli.main import main
 from wildood.cli.sources import colours
-from wildood.data.given import all_labels
 from wildood.data.images import Images
-from wildood.detect.preparation import prepare
+from wildood.data.validation import all_labels
+from wildood.detect.split import prepare
 from wildood.errors import as_utf8
 
 COLOURS = {"grass": (30, 160, 40), "sky": (90, 140, 230)}

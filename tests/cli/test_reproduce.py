@@ -6,14 +6,14 @@ import pytest
 from wildood.cli.main import main
 from wildood.experiments import grids
 from wildood.experiments.grids import GRIDS, Grid
-from wildood.experiments.running import run
+from wildood.experiments.run import run
 from wildood.experiments.store import RunStore
 from wildood.methods.shipped import SHIPPED as METHODS
 
 
 @pytest.mark.parametrize(("name", "runs"), [("cifar100-stationary", 520), ("cifar10-pi", 450), ("digits", 150)])
 def test_dry_run_prints_the_plan_and_runs_nothing(name, runs, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("wildood.experiments.probing.TRIED", 2)  # images, of a network that is slow here
+    monkeypatch.setattr("wildood.experiments.plan.TRIED", 2)  # images, of a network that is slow here
     assert main(["reproduce", name, "--dry-run", "--runs", str(tmp_path / "runs")]) == 0
     printed = capsys.readouterr().out
     assert f"{runs} runs, 0 done" in printed
@@ -34,7 +34,7 @@ def test_a_plan_of_one_run_speaks_of_one(small, small_root, tmp_path, capsys):
 
 
 def test_plan_of_table_1_has_every_method_on_every_set(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("wildood.experiments.probing.TRIED", 2)
+    monkeypatch.setattr("wildood.experiments.plan.TRIED", 2)
     main(["reproduce", "cifar100-stationary", "--dry-run", "--runs", str(tmp_path)])
     printed = capsys.readouterr().out
     assert "Table 1" in printed
@@ -75,7 +75,7 @@ def test_a_failed_run_is_told_and_gives_exit_code_4(small, small_root, tmp_path,
 
 def _without_looking(experiments, *_):
     """A plan that has not noticed that a file is missing: it may go away later."""
-    from wildood.experiments.planning import Plan, PlanRow  # noqa: PLC0415
+    from wildood.experiments.plan import Plan, PlanRow  # noqa: PLC0415
 
     return Plan(tuple(PlanRow(each, 1, 0, 0, 6, 1.0) for each in experiments), ())
 
@@ -157,7 +157,7 @@ def test_a_damaged_result_is_run_again_by_the_next_call_which_says_so(small, sma
 
 
 def test_a_dry_run_lists_the_data_that_is_missing(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("wildood.experiments.probing.TRIED", 2)
+    monkeypatch.setattr("wildood.experiments.plan.TRIED", 2)
     assert (
         main(["reproduce", "cifar10-pi", "--dry-run", "--seeds", "1", "--data-root", str(tmp_path), "--only", "pi=.1"]) == 0
     )
@@ -206,7 +206,7 @@ def test_weights_that_are_missing_are_told_before_anything_is_run(small, small_r
 
 
 def test_missing_sets_are_told_before_anything_is_run(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("wildood.experiments.probing.TRIED", 2)
+    monkeypatch.setattr("wildood.experiments.plan.TRIED", 2)
     assert main(["reproduce", "cifar10-pi", "--runs", str(tmp_path / "runs"), "--data-root", str(tmp_path)]) == 2
     assert "wildood data get cifar10" in capsys.readouterr().err
     assert not list(tmp_path.glob("runs/*"))

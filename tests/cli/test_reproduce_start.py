@@ -14,7 +14,7 @@ from wildood.cli.main import main
 from wildood.experiments import grids
 from wildood.experiments.grids import GRIDS, Grid
 from wildood.experiments.results import Failure
-from wildood.experiments.running import run
+from wildood.experiments.run import run
 from wildood.experiments.starts import keep_start, with_start
 from wildood.experiments.store import RunStore
 from wildood.experiments.tables import result_tables

@@ -16,13 +16,13 @@ from PIL import Image
 
 import wildood
 from wildood.cli.main import main
-from wildood.data import chunks
-from wildood.data.drafts import Draft
+from wildood.detect import bulk as chunks
+from wildood.detect.bulk import Draft
 from wildood.models.small import MLP, SmallCNN
 
 KILLED = """
 import os, signal, sys
-import wildood.data.drafts as drafts
+import wildood.detect.bulk as drafts
 from wildood.cli.main import main
 number, really = 0, drafts.os.fsync
 def fsync(file):

@@ -16,8 +16,8 @@ import wildood
 from wildood.cli import score_on_ray
 from wildood.cli.main import main
 from wildood.cli.score_on_ray import Job, answer_on_ray
-from wildood.data import chunks
-from wildood.data.drafts import Draft
+from wildood.detect import bulk as chunks
+from wildood.detect.bulk import Draft
 from wildood.errors import InputError
 from wildood.models.small import MLP
 

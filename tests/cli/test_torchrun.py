@@ -16,7 +16,7 @@ OWN = """
 import functools, os, time
 from pathlib import Path
 import torch
-import wildood.detect.fitting as fitting
+import wildood.detect.fit as fitting
 
 Path(f"pid-{os.environ.get('RANK')}").write_text(str(os.getpid()))
 fitting.Training = functools.partial(fitting.Training, checkpoint_seconds=0.0)

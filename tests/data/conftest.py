@@ -5,7 +5,7 @@ import os
 import pytest
 from PIL import Image
 
-from wildood.data import building
+from wildood.data import image_cache as building
 
 
 @pytest.fixture

@@ -10,11 +10,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from wildood.data import chunks as chunks_module
-from wildood.data.archives import open_archive
-from wildood.data.chunks import FileRows
+from wildood.data.folders import open_images
 from wildood.data.images import Framing
-from wildood.data.opening import open_images
+from wildood.detect import bulk as chunks_module
+from wildood.detect.bulk import FileRows, open_archive
 from wildood.errors import InputError
 
 X = np.arange(48.0).reshape(12, 2, 2)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from wildood.data.archives import open_archive
 from wildood.data.array_files import open_arrays
-from wildood.data.given import labelled_source, unlabelled_source
 from wildood.data.images import Framing
+from wildood.data.validation import labelled_source, unlabelled_source
+from wildood.detect.bulk import open_archive
 from wildood.errors import InputError
 
 X, Y = np.arange(12.0).reshape(3, 2, 2), np.array([2, 0, 1])

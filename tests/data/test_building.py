@@ -9,8 +9,8 @@ import warnings
 import pytest
 from PIL import Image
 
-from wildood.data import building
-from wildood.data.opening import open_images
+from wildood.data import image_cache as building
+from wildood.data.folders import open_images
 from wildood.errors import InputError
 
 

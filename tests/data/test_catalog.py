@@ -11,9 +11,9 @@ from PIL import Image
 from scipy.io import savemat
 
 from wildood.data.catalog import is_named_set, open_set
+from wildood.data.files import data_root
 from wildood.data.images import Images
-from wildood.data.published_sets import SETS, sets_table
-from wildood.data.root import data_root
+from wildood.data.named_sets import SETS, sets_table
 from wildood.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -218,7 +218,7 @@ def test_digits_are_as_scikit_learn_has_them():
 
 def test_digits_without_scikit_learn_say_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    monkeypatch.setattr("wildood.data.named_set.find_spec", lambda _: None)
+    monkeypatch.setattr("wildood.data.named_sets.find_spec", lambda _: None)
     with pytest.raises(InputError, match="inside scikit-learn: pip install scikit-learn"):
         open_set("digits")
 

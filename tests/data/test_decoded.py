@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from wildood.data import decoded
-from wildood.data.locks import locked
-from wildood.data.opening import open_images
+from wildood.data.files import locked
+from wildood.data.folders import open_images
 from wildood.errors import InputError
 
 
@@ -171,8 +171,8 @@ def test_lock_of_a_finished_open_is_free(photos, cache):
 OPEN = """
 import logging, os, sys, time
 from pathlib import Path
-from wildood.data import building
-from wildood.data.opening import open_images
+from wildood.data import image_cache as building
+from wildood.data.folders import open_images
 photos, cache, signals, stop = map(Path, sys.argv[1:])
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 really, count = building.decode, 0
@@ -240,7 +240,7 @@ def test_second_process_waits_for_the_first_and_decodes_nothing(photos, cache, t
 
 
 def test_processes_without_locks_both_succeed(photos, cache, tmp_path, monkeypatch):
-    monkeypatch.setattr("wildood.data.locks._lock", lambda *_, **__: False)
+    monkeypatch.setattr("wildood.data.files._lock", lambda *_, **__: False)
     with opening(photos, cache, tmp_path, tmp_path / "go") as other:
         wait_until_busy(other, tmp_path)
         ours = open_images(photos, cache=cache)

@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from wildood.data.decoding import Broken, decode, pillow_kept_quiet
-from wildood.data.images import Framing
+from wildood.data.images import Broken, Framing, decode, pillow_kept_quiet
 
 RNG = np.random.default_rng(0)
 COLOURS = RNG.integers(0, 256, (6, 5, 3), dtype=np.uint8)

@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from wildood.data import downloading
-from wildood.data.downloading import DownloadError, download
+from wildood.data import download as downloading
+from wildood.data.download import DownloadError, download
 from wildood.errors import InputError
 
 CONTENT = np.random.default_rng(0).bytes(300_000)

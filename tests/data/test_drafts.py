@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from wildood.data import drafts
-from wildood.data.drafts import draft_of
-from wildood.data.locks import locked
+from wildood.data.files import locked
+from wildood.detect import bulk as drafts
+from wildood.detect.bulk import draft_of
 from wildood.errors import InputError
 
 PIECES = ["one\n", "zwei ä\n", "three\n"]

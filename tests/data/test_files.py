@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from wildood.data import locks
+from wildood.data import files as locks
 from wildood.data.files import DamagedFileError, digest, dump_state, load_state, write_atomically
 
 DTYPES = [

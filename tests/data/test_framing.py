@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from wildood.data.framing import PictureError, covering, framed
-from wildood.data.images import Framing
+from wildood.data.images import Framing, PictureError, covering, framed
 from wildood.errors import InputError
 
 

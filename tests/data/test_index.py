@@ -6,10 +6,9 @@ import pickle
 import numpy as np
 import pytest
 
-from wildood.data import index as index_module
-from wildood.data.decoding import Broken, Decoded
-from wildood.data.index import Index, Names, index_line
-from wildood.data.listing import Listed
+from wildood.data import image_cache as index_module
+from wildood.data.image_cache import Index, Listed, Names, index_line
+from wildood.data.images import Broken, Decoded
 
 PIXELS = np.zeros((1, 1, 3), np.uint8)
 FILES = [Listed(f"é {number}\n.png", number, 10 * number, 5, number % 2) for number in range(50)]

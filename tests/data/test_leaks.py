@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from wildood.data import leaks
-from wildood.data.leaks import Content, Overlap
+from wildood.data import fingerprint as leaks
+from wildood.data.fingerprint import Content, Overlap
 from wildood.data.sources import ArraySource, DatasetSource, Part
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (50, 4, 4, 3), dtype=np.uint8)

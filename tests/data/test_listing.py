@@ -6,7 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from wildood.data.listing import Folder, Listed
+from wildood.data.folders import Folder
+from wildood.data.image_cache import Listed
 from wildood.errors import InputError
 
 

@@ -3,12 +3,12 @@
 import subprocess
 import sys
 
-from wildood.data.locks import locked
+from wildood.data.files import locked
 
 HOLD = """
 import sys
 from pathlib import Path
-from wildood.data.locks import locked
+from wildood.data.files import locked
 with locked(Path(sys.argv[1])) as held:
     print(held, flush=True)
     sys.stdin.read()

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from wildood.data.manifests import Manifest
+from wildood.data.folders import Manifest
 from wildood.errors import InputError
 
 

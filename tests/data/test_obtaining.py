@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 
 from wildood.data.catalog import open_set
-from wildood.data.named_set import Download, SetPart
-from wildood.data.obtaining import kept_file, obtain, wrong_content
-from wildood.data.published_sets import SETS
+from wildood.data.download import kept_file, obtain, wrong_content
+from wildood.data.named_sets import SETS, Download, SetPart
 from wildood.errors import InputError, WildoodError
 
 RNG = np.random.default_rng(0)
@@ -38,7 +37,7 @@ def server(tmp_path_factory, monkeypatch):
     for name in list(os.environ):
         if name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
-    monkeypatch.setattr("wildood.data.downloading.PAUSE", 0)
+    monkeypatch.setattr("wildood.data.download.PAUSE", 0)
     place = tmp_path_factory.mktemp("served")
     found = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(place)))
     found.place, found.asked = place, []

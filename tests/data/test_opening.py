@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from wildood.data.given import labelled_source, unlabelled_source
-from wildood.data.opening import open_images
+from wildood.data.folders import open_images
+from wildood.data.validation import labelled_source, unlabelled_source
 from wildood.errors import InputError
 
 ACCEPTED = "give a folder of pictures, a .csv or .jsonl manifest, or an .npy or .npz file of arrays"

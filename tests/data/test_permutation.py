@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wildood.data import permutation as module
-from wildood.data.permutation import IN_MEMORY, Permutation, permutation
-from wildood.data.sampling import ShuffledCycle, generator, split
+from wildood.data.sampling import IN_MEMORY, Permutation, ShuffledCycle, generator, permutation, split
 from wildood.data.sources import ArraySource, Part
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from wildood.data.given import labelled_source, unlabelled_source
 from wildood.data.sources import ArraySource, DatasetSource, Part
+from wildood.data.validation import labelled_source, unlabelled_source
 from wildood.errors import InputError
 
 X = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)

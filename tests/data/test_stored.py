@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from wildood.data import stored
-from wildood.data.index import Index
-from wildood.data.opening import open_images
+from wildood.data import image_cache as stored
+from wildood.data.folders import open_images
+from wildood.data.image_cache import Index
 
 
 def grey(number):

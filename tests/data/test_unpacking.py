@@ -7,8 +7,8 @@ import zipfile
 
 import pytest
 
-from wildood.data import unpacking
-from wildood.data.unpacking import unpack
+from wildood.data import download as unpacking
+from wildood.data.download import unpack
 from wildood.errors import InputError
 
 LIMITS = {"max_bytes": 1_000_000, "max_members": 100}

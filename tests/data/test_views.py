@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from wildood.data import views
-from wildood.data.views import random_flip, random_view, rotations
+from wildood.data.augmentation import random_flip, random_view, rotations
 
 
 def generator(seed=0):

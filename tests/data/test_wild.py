@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from wildood.data.given import unlabelled_source
+from wildood.data.validation import unlabelled_source
 from wildood.data.wild import WildMixture, WildPool, as_wild
 from wildood.errors import InputError
 

@@ -12,8 +12,8 @@ import wildood
 from wildood.cli.show import described
 from wildood.data.wild import WildMixture, as_wild
 from wildood.detect.assessment import Assessment
-from wildood.detect.fitting import _accuracy_lost
-from wildood.detect.preparation import set_aside_wild
+from wildood.detect.fit import _accuracy_lost
+from wildood.detect.split import set_aside_wild
 from wildood.detect.storage import read_description
 from wildood.evaluate.selection import Comparison
 from wildood.evaluate.thresholds import tied_scores

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import wildood
-from wildood.data.given import unlabelled_source
-from wildood.detect.choosing import choose
-from wildood.models.outputs import Classifier
+from wildood.data.validation import unlabelled_source
+from wildood.detect.choose_score import choose
+from wildood.models.classifier import Classifier
 from wildood.scores.energy import EnergyScore
 from wildood.scores.score import Score
 

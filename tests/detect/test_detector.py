@@ -12,7 +12,7 @@ import wildood
 from wildood import UNKNOWN, InputError
 from wildood.detect.detector import Detector, Example
 from wildood.evaluate.thresholds import conformal_threshold
-from wildood.models.outputs import Classifier
+from wildood.models.classifier import Classifier
 from wildood.models.small import MLP
 
 

@@ -10,12 +10,12 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import wildood
-from wildood.data.given import labelled_source
-from wildood.detect.preparation import prepare
+from wildood.data.validation import labelled_source
 from wildood.detect.promise import Promise
+from wildood.detect.split import prepare
 from wildood.evaluate.metrics import accuracy, false_alarm_rate, fpr_at_tpr
 from wildood.methods.cross_entropy import CrossEntropyObjective
-from wildood.models.outputs import Classifier
+from wildood.models.classifier import Classifier
 from wildood.models.small import MLP, SmallCNN
 from wildood.train.loop import Training
 

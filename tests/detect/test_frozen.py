@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 import wildood
-from wildood.data.given import labelled_source
 from wildood.data.sources import ArraySource
+from wildood.data.validation import labelled_source
 from wildood.data.wild import as_wild
 from wildood.detect import frozen
 from wildood.detect.detector import Example
-from wildood.detect.preparation import Data
-from wildood.methods.answers import Answers
-from wildood.models.outputs import Classifier, tap_features
+from wildood.detect.split import Data
+from wildood.methods.distillation import Answers
+from wildood.models.classifier import Classifier, tap_features
 from wildood.models.small import MLP
 from wildood.models.whitening import whitener
 from wildood.train.monitor import start_of

@@ -13,11 +13,9 @@ import pytest
 import torch
 
 import wildood
-from wildood.data.archives import Archive, archive_of
-from wildood.data.chunks import Read, Rows, chunk_size
-from wildood.detect.lines import Progress, lines_of, write_lines
+from wildood.detect.bulk import Archive, Progress, Read, Rows, archive_of, chunk_size, lines_of, write_lines
 from wildood.errors import InputError
-from wildood.models.outputs import EVAL_BATCH
+from wildood.models.classifier import EVAL_BATCH
 from wildood.models.small import MLP
 
 

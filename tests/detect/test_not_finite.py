@@ -8,13 +8,12 @@ import torch
 from torch import nn
 
 import wildood
-from wildood.data.chunks import Rows
 from wildood.data.images import Images
+from wildood.detect.bulk import Rows, lines_of
 from wildood.detect.detector import Detector, Example
-from wildood.detect.lines import lines_of
-from wildood.experiments.answers import Answers, SetAnswers
+from wildood.experiments.decisions import Answers, SetAnswers
 from wildood.experiments.evaluation import measure
-from wildood.models.outputs import Classifier
+from wildood.models.classifier import Classifier
 from wildood.report.evaluation_record import metrics_record
 from wildood.report.inspection import inspected
 from wildood.report.inspection_page import inspection_page

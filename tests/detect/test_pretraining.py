@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import wildood
-from wildood.detect import pretraining
+from wildood.detect import pretrain as pretraining
 from wildood.models.small import MLP, SmallCNN
 from wildood.train.loop import Training
 

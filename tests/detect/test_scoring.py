@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import Dataset
 
 import wildood
-from wildood.detect import scoring
+from wildood.detect import posthoc as scoring
 
 
 def untrained(model):

@@ -150,7 +150,7 @@ def test_a_directory_of_other_stages_or_settings_is_refused(tmp_path):
 PROGRAM = """
 import functools, sys, time
 import numpy as np, torch, wildood
-import wildood.detect.fitting as fitting
+import wildood.detect.fit as fitting
 
 torch.set_num_threads(1)
 rng = np.random.default_rng(0)

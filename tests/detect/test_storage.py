@@ -23,9 +23,9 @@ from wildood.cli.main import main
 from wildood.data.files import digest, dump_tensors, load_tensors
 from wildood.detect import storage
 from wildood.detect.detector import Detector, Example
+from wildood.models.classifier import Classifier
 from wildood.models.features import FeatureTap
 from wildood.models.heads import DeConfHead, JointHead
-from wildood.models.outputs import Classifier
 from wildood.models.resnet import ResNet20
 from wildood.models.small import MLP, SmallCNN
 from wildood.models.wide_resnet import WideResNet

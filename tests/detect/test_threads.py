@@ -14,7 +14,7 @@ from torch import nn
 import wildood
 from wildood.detect import storage
 from wildood.detect.detector import Detector, Example
-from wildood.models.outputs import Classifier
+from wildood.models.classifier import Classifier
 from wildood.models.small import MLP
 from wildood.scores.score import Score
 

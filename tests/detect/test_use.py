@@ -7,8 +7,8 @@ from torch.utils.data import Dataset, TensorDataset
 
 import wildood
 from wildood import InputError
+from wildood.data.fingerprint import used_as
 from wildood.data.sources import ArraySource, DatasetSource
-from wildood.detect.use import used_as
 
 
 def as_file(x, y, place):

@@ -7,7 +7,7 @@ import torch
 import wildood
 from wildood.data.images import Images
 from wildood.errors import InputError
-from wildood.experiments.answers import Answers, SetAnswers
+from wildood.experiments.decisions import Answers, SetAnswers
 
 X = np.random.default_rng(0).normal(size=(90, 2)).astype("f")
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from wildood.experiments.beside import Beside, beside
+from wildood.experiments.paper_comparison import Beside, beside
 from wildood.experiments.tables import AVERAGE, Cell, ResultsTable, TableRow
 
 SETS = ("svhn.npz", "rooms_resize.npz", "rooms_crop.npz", "textures.npz", "places.npz")

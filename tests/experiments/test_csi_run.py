@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from wildood.experiments.results import Result
-from wildood.experiments.running import run
+from wildood.experiments.run import run
 from wildood.experiments.store import RunStore
 from wildood.methods.schedule import Schedule
 from wildood.report.run_page import run_page

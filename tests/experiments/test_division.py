@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from wildood.data.given import all_labels, labelled_source, unlabelled_source
+from wildood.data.validation import all_labels, labelled_source, unlabelled_source
 from wildood.errors import InputError
-from wildood.experiments.division import divide
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.sizes import image_shape, known_counts, sizes_of
+from wildood.experiments.plan import image_shape, known_counts, sizes_of
+from wildood.experiments.split import divide
 
 
 def rows(part):

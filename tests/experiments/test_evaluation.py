@@ -10,7 +10,7 @@ from wildood.data.images import Images
 from wildood.evaluate.binomial import Share
 from wildood.evaluate.bootstrap import fpr_interval, percentile_interval, resample
 from wildood.evaluate.metrics import fpr_at_tpr
-from wildood.experiments.answers import SetAnswers
+from wildood.experiments.decisions import SetAnswers
 from wildood.experiments.evaluation import class_names, evaluate, measure
 from wildood.experiments.promise_check import check_on_known
 

@@ -12,11 +12,11 @@ import pytest
 
 from wildood.cli.main import main
 from wildood.errors import InputError
-from wildood.experiments import on_ray
+from wildood.experiments import ray_pool as on_ray
 from wildood.experiments.grids import GRIDS, Grid
-from wildood.experiments.on_ray import run_on_ray
+from wildood.experiments.ray_pool import run_on_ray
 from wildood.experiments.results import Failure, Result
-from wildood.experiments.running import run
+from wildood.experiments.run import run
 from wildood.experiments.store import RunStore
 
 # A start that Ray gives up leaves unclosed pipes of its own; the next attempt is what counts.

@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 
 from wildood.errors import InputError
-from wildood.experiments import probing
+from wildood.experiments import plan as probing
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.passes import Passes, work_of
-from wildood.experiments.planning import Plan, PlanRow, plan
-from wildood.experiments.probing import measured_rate
+from wildood.experiments.plan import Passes, Plan, PlanRow, Sizes, measured_rate, plan, work_of
 from wildood.experiments.results import OnOod, Result
-from wildood.experiments.sizes import Sizes
 from wildood.experiments.store import RunStore
 from wildood.methods.schedule import Schedule
 

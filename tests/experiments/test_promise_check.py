@@ -9,7 +9,7 @@ import torch
 import wildood
 from wildood.detect.promise import Promise
 from wildood.evaluate.binomial import Share
-from wildood.experiments.answers import Answers
+from wildood.experiments.decisions import Answers
 from wildood.experiments.promise_check import by_luck, check_on_known, check_on_traffic
 
 HOLDOUT = np.random.default_rng(0).normal(size=400).astype("f")

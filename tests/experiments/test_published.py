@@ -7,7 +7,7 @@ from importlib import resources
 
 import pytest
 
-from wildood.experiments.published import find_published, published_numbers
+from wildood.experiments.paper_comparison import find_published, published_numbers
 
 P_IN_ONLY = {"max-softmax", "odin", "energy", "mahalanobis", "godin", "csi"}
 WITH_WILD = {"oe", "energy-logistic", "woods"}

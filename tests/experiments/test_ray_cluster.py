@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from wildood.errors import InputError
-from wildood.experiments.ray_cluster import connected
+from wildood.experiments.ray_pool import connected
 
 
 class NoneFound:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from wildood.errors import TrainingError
-from wildood.experiments import runner
+from wildood.experiments import pool as runner
 from wildood.experiments.experiment import Experiment
+from wildood.experiments.pool import run_all, work
 from wildood.experiments.results import Failure, Result
-from wildood.experiments.runner import run_all, work
-from wildood.experiments.running import run
+from wildood.experiments.run import run
 from wildood.experiments.store import RunStore
 from wildood.methods.schedule import Schedule
 
@@ -23,7 +23,7 @@ import signal
 import sys
 from pathlib import Path
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.runner import run_all
+from wildood.experiments.pool import run_all
 from wildood.experiments.store import RunStore
 
 if __name__ == "__main__":

@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 import torch
 
-from wildood.data.locks import locked
-from wildood.detect.scoring import posthoc
+from wildood.data.files import locked
+from wildood.detect.posthoc import posthoc
 from wildood.errors import InputError
 from wildood.experiments import shared_pass
 from wildood.experiments.comparison import METHODS, Metrics, detector_of
 from wildood.experiments.digits import SPEC, digits, starting_classifier
-from wildood.experiments.division import divide
 from wildood.experiments.grids import grid, only
+from wildood.experiments.pool import using_threads
 from wildood.experiments.results import Failure, Result
-from wildood.experiments.running import run
+from wildood.experiments.run import run
+from wildood.experiments.split import divide
 from wildood.experiments.starts import start_name
 from wildood.experiments.starts import starting_classifier as start_of
 from wildood.experiments.store import RunStore
-from wildood.experiments.threads import using_threads
 from wildood.methods.woods import WoodsObjective
 from wildood.scores.shipped import NAMES
 
@@ -80,14 +80,14 @@ def test_a_failed_run_is_recorded_with_its_error_and_is_tried_again_when_it_is_f
 
 
 def test_an_error_that_is_not_ours_is_recorded_by_its_kind(small, small_root, tmp_path, monkeypatch):
-    monkeypatch.setattr("wildood.experiments.running.divide", lambda *_: 1 / 0)
+    monkeypatch.setattr("wildood.experiments.run.divide", lambda *_: 1 / 0)
     failure = run(small, RunStore(tmp_path), small_root)
     assert failure.error == "ZeroDivisionError: division by zero"
 
 
 def test_starting_classifier_is_trained_once_for_all_that_start_from_it(small, small_root, tmp_path, monkeypatch):
     trained = []
-    real = __import__("wildood.detect.pretraining", fromlist=["pretrain"]).pretrain
+    real = __import__("wildood.detect.pretrain", fromlist=["pretrain"]).pretrain
     monkeypatch.setattr("wildood.experiments.starts.pretrain", lambda *a, **k: trained.append(1) or real(*a, **k))
     store = RunStore(tmp_path)
     for change in ({}, {"method": "oe", "settings": {}}, {"method": "energy", "settings": {}, "wild": None, "pi": 0.0}):
@@ -224,7 +224,7 @@ def test_a_directory_without_locks_or_writing_is_refused(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written to"):
         RunStore(tmp_path / "file").check_locks()
-    monkeypatch.setattr("wildood.data.locks._lock", lambda *_, **__: False)
+    monkeypatch.setattr("wildood.data.files._lock", lambda *_, **__: False)
     with pytest.raises(InputError, match="without locks"):
         RunStore(tmp_path).check_locks()
 

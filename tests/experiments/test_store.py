@@ -11,9 +11,9 @@ import pytest
 
 from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
+from wildood.experiments.pool import run_all
 from wildood.experiments.results import Failure, OnOod, Result
-from wildood.experiments.runner import run_all
-from wildood.experiments.running import run
+from wildood.experiments.run import run
 from wildood.experiments.store import RunStore
 
 ENERGY = Experiment("digits", ("digits",), method="energy")

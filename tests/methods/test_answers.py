@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 from wildood import Woods, WoodsAlt
-from wildood.data.given import labelled_source
-from wildood.methods.answers import Answers
+from wildood.data.validation import labelled_source
+from wildood.methods.distillation import Answers
 from wildood.methods.objective import Batch, Objective
+from wildood.models.classifier import Classifier
 from wildood.models.features import FeatureTap
-from wildood.models.outputs import Classifier
 from wildood.train.monitor import start_of
 
 RNG = torch.Generator().manual_seed(0)

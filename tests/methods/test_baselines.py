@@ -9,11 +9,11 @@ from torch import nn
 import wildood
 from wildood.methods.godin import GodinObjective
 from wildood.methods.objective import Batch, Start
+from wildood.models.classifier import Classifier
 from wildood.models.features import FeatureTap
 from wildood.models.heads import DeConfHead
-from wildood.models.outputs import Classifier
 from wildood.models.small import MLP
-from wildood.train.optimiser import sgd
+from wildood.train.optimisers import sgd
 
 SHORT = wildood.Schedule(epochs=1, batch=32)
 METHODS = [wildood.OutlierExposure(), wildood.EnergyMargin(), wildood.EnergyLogistic()]

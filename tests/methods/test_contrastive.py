@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from wildood.methods.contrastive import supervised_contrastive
+from wildood.methods.csi import supervised_contrastive
 
 
 def by_hand(features, labels, temperature):

@@ -13,16 +13,14 @@ import wildood
 from wildood.data.files import load_state
 from wildood.detect.promise import NOT_COMPARED, Promise
 from wildood.methods import csi
-from wildood.methods.contrastive import supervised_contrastive
-from wildood.methods.csi import ContrastiveObjective, JointObjective, joint_labels, shifted
+from wildood.methods.csi import ContrastiveObjective, JointObjective, joint_labels, shifted, supervised_contrastive
 from wildood.methods.objective import Batch, Start, stages_of
+from wildood.models.classifier import Classifier
 from wildood.models.features import FeatureTap
 from wildood.models.heads import JointHead
-from wildood.models.outputs import Classifier
 from wildood.models.small import MLP, SmallCNN
 from wildood.train.history import read_rows
-from wildood.train.lars import Lars
-from wildood.train.optimiser import optimiser_of
+from wildood.train.optimisers import Lars, optimiser_of
 
 SPEC = wildood.InputSpec(mean=(0.5,), std=(0.25,))
 FEW = wildood.Schedule(epochs=2, batch=16, lr=1.0, decay="cosine", weight_decay=1e-6)

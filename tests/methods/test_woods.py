@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from wildood import Schedule, Woods, WoodsAlt
-from wildood.methods.answers import Answers
+from wildood.methods.distillation import Answers
 from wildood.methods.objective import Batch, Start
 from wildood.methods.woods import SigmoidLevel
+from wildood.models.classifier import Classifier
 from wildood.models.features import FeatureTap
-from wildood.models.outputs import Classifier
 
 logits_and_labels = torch.randn(64, 5, generator=torch.Generator().manual_seed(0)), torch.arange(64) % 5
 

@@ -2,11 +2,11 @@ import pytest
 import torch
 from torch import nn
 
+from wildood.data.augmentation import rotations
 from wildood.data.inputs import InputSpec
-from wildood.data.views import rotations
+from wildood.models.classifier import Classifier
 from wildood.models.features import FeatureTap
 from wildood.models.heads import DeConfHead, JointHead
-from wildood.models.outputs import Classifier
 
 
 def network():

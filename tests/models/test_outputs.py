@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from wildood.data.given import unlabelled_source
 from wildood.data.inputs import InputSpec
 from wildood.data.sources import ArraySource
+from wildood.data.validation import unlabelled_source
 from wildood.errors import InputError
+from wildood.models.classifier import Classifier, evaluating, forward_all, logits_of, tap_features, try_classifier
 from wildood.models.features import FeatureTap
-from wildood.models.outputs import Classifier, evaluating, forward_all, logits_of, tap_features, try_classifier
 from wildood.models.small import MLP, SmallCNN
 
 

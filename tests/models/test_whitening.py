@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from wildood.models.outputs import Classifier
+from wildood.models.classifier import Classifier
 from wildood.models.small import MLP
 from wildood.models.whitening import EACH, EXAMPLES, FULL, LEAST, WIDEST, moments_of, whitener
 

@@ -22,7 +22,7 @@ from wildood import (
 from wildood.data.sources import ArraySource
 from wildood.experiments.grids import grid
 from wildood.methods.objective import stages_of
-from wildood.models.outputs import Classifier, tap_features
+from wildood.models.classifier import Classifier, tap_features
 from wildood.train.loop import Training
 from wildood.train.monitor import start_of
 

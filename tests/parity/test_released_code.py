@@ -11,8 +11,8 @@ from torch import nn
 from wildood import EnergyLogistic, OutlierExposure, Schedule, WildMixture, Woods, WoodsAlt
 from wildood.data.sampling import ShuffledCycle, generator
 from wildood.data.sources import ArraySource
+from wildood.models.classifier import Classifier
 from wildood.models.features import FeatureTap
-from wildood.models.outputs import Classifier
 from wildood.train.loop import Training
 from wildood.train.monitor import start_of
 

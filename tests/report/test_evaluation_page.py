@@ -13,7 +13,7 @@ from PIL import Image
 
 import wildood
 from wildood.data.images import Images
-from wildood.experiments.answers import SetAnswers
+from wildood.experiments.decisions import SetAnswers
 from wildood.experiments.evaluation import measure
 from wildood.models.small import MLP, SmallCNN
 from wildood.report import figures

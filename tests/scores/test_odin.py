@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import wildood
-from wildood.models.outputs import Classifier
+from wildood.models.classifier import Classifier
 
 
 def chosen_by_wild(separable, score):

@@ -8,11 +8,11 @@ from sklearn.neighbors import NearestNeighbors
 from torch import nn
 
 import wildood
-from wildood.data.given import labelled_source, unlabelled_source
 from wildood.data.inputs import InputSpec
-from wildood.detect.network import copy_classifier
+from wildood.data.validation import labelled_source, unlabelled_source
+from wildood.detect.checks import copy_classifier
 from wildood.evaluate.metrics import auroc
-from wildood.models.outputs import Classifier, FeatureTap, Outputs, each_output, last_layer
+from wildood.models.classifier import Classifier, FeatureTap, Outputs, each_output, last_layer
 from wildood.models.small import SmallCNN
 from wildood.scores import knn
 from wildood.scores.perturbation import step_down

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from wildood import EnergyScore, MaxSoftmax
-from wildood.models.outputs import Outputs
+from wildood.models.classifier import Outputs
 from wildood.scores.head import HeadScore
 
 LOGITS = torch.tensor([[1.0, 2.0, -1.0], [0.0, 0.0, 0.0], [800.0, 0.0, 0.0]], dtype=torch.float64)

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import wildood
-from wildood.detect import fitting
+from wildood.detect import fit as fitting
 from wildood.models.small import MLP
-from wildood.train.ahead import Ahead
+from wildood.train.batches import Ahead
 
 SCHEDULE = wildood.Schedule(steps=9, batch=16)
 

@@ -7,11 +7,10 @@ import torch
 from torch import nn
 
 from wildood.methods.cross_entropy import CrossEntropyObjective
+from wildood.models.classifier import Classifier
 from wildood.models.features import FeatureTap
-from wildood.models.outputs import Classifier
 from wildood.train import batch_norm
-from wildood.train.batch_norm import normalising_together, synchronised
-from wildood.train.processes import Process
+from wildood.train.distributed import Process, normalising_together, synchronised
 
 
 class FrozenBatchNorm(nn.BatchNorm1d):

@@ -7,7 +7,7 @@ from torch import nn
 
 from wildood import InputSpec, Schedule, WildMixture
 from wildood.data.sources import ArraySource
-from wildood.models.outputs import Classifier
+from wildood.models.classifier import Classifier
 from wildood.train.batches import Batches
 
 RNG = np.random.default_rng(0)

@@ -9,9 +9,8 @@ from torch import nn
 from wildood import Schedule
 from wildood.data.files import dump_state, load_state
 from wildood.methods.cross_entropy import CrossEntropyObjective
-from wildood.models.outputs import Classifier
-from wildood.train.lars import Lars
-from wildood.train.optimiser import optimiser_of
+from wildood.models.classifier import Classifier
+from wildood.train.optimisers import Lars, optimiser_of
 
 DECAY, LR, MOMENTUM = 0.1, 0.5, 0.9
 

@@ -15,10 +15,10 @@ from wildood.data.sources import ArraySource
 from wildood.data.wild import WildMixture, WildPool
 from wildood.methods.cross_entropy import CrossEntropyObjective
 from wildood.methods.objective import Start
-from wildood.models.outputs import Classifier
+from wildood.models.classifier import Classifier
+from wildood.train.checkpoint import RunDirectory
 from wildood.train.loop import Training
 from wildood.train.monitor import start_of
-from wildood.train.run_directory import RunDirectory
 
 RNG = np.random.default_rng(0)
 LABELLED = ArraySource(RNG.normal(size=(40, 4)).astype("float32"), RNG.integers(0, 3, 40))

@@ -4,7 +4,7 @@ import torch
 
 from wildood.data.inputs import InputSpec
 from wildood.data.sources import ArraySource
-from wildood.models.outputs import EVAL_BATCH, Classifier
+from wildood.models.classifier import EVAL_BATCH, Classifier
 from wildood.train.monitor import start_of
 
 

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from wildood.errors import InputError, TrainingError
-from wildood.train import processes, together
-from wildood.train.processes import Process, told_if_another_ends
-from wildood.train.together import settle
+from wildood.train import distributed as processes
+from wildood.train import distributed as together
+from wildood.train.distributed import Process, settle, told_if_another_ends
 
 
 @pytest.fixture

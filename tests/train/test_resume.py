@@ -13,13 +13,13 @@ from torch.utils.data import Dataset
 
 import wildood
 from wildood.data.files import dump_state, load_state
+from wildood.train.checkpoint import RunDirectory
 from wildood.train.history import read_rows
-from wildood.train.run_directory import RunDirectory
 
 PROGRAM = """
 import functools, sys, time
 import numpy as np, torch, wildood
-import wildood.detect.fitting as fitting
+import wildood.detect.fit as fitting
 
 torch.set_num_threads(1)
 rng = np.random.default_rng(0)

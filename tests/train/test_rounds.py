@@ -13,11 +13,11 @@ from wildood import InputError, Schedule, Woods
 from wildood.data.sources import ArraySource
 from wildood.data.wild import WildPool
 from wildood.experiments.experiment import Experiment
-from wildood.models.outputs import Classifier
+from wildood.models.classifier import Classifier
 from wildood.models.small import MLP
+from wildood.train.checkpoint import RunDirectory
 from wildood.train.loop import Training
 from wildood.train.monitor import Seen, start_of
-from wildood.train.run_directory import RunDirectory
 
 RNG = np.random.default_rng(0)
 LABELLED = ArraySource(RNG.normal(size=(40, 4)).astype("float32"), RNG.integers(0, 3, 40))

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from wildood.data.files import load_state
-from wildood.detect import fitting
-from wildood.experiments.threads import using_threads
+from wildood.detect import fit as fitting
+from wildood.experiments.pool import using_threads
 from wildood.train.history import read_rows
 
 TRAINED = """
@@ -33,7 +33,7 @@ def trained(model, x, y):
 FITS = """
 import functools, json, os, sys
 import numpy as np, torch, wildood
-import wildood.detect.fitting as fitting
+import wildood.detect.fit as fitting
 from wildood.errors import WildoodError
 from wildood.models.small import MLP, SmallCNN
 
@@ -276,7 +276,7 @@ CUT_OFF = """
 import functools, os, sys, time
 from pathlib import Path
 import numpy as np, torch, wildood
-import wildood.detect.fitting as fitting
+import wildood.detect.fit as fitting
 from wildood.models.small import MLP
 
 run, pause = Path(sys.argv[1]), float(sys.argv[2])

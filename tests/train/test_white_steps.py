@@ -8,15 +8,15 @@ import torch
 import torch.nn.functional as F
 
 import wildood
-from wildood.data.given import labelled_source
+from wildood.data.validation import labelled_source
 from wildood.data.wild import WildPool, as_wild
-from wildood.methods.answers import Answers
-from wildood.models.outputs import Classifier, tap_features
+from wildood.methods.distillation import Answers
+from wildood.models.classifier import Classifier, tap_features
 from wildood.models.small import MLP
 from wildood.scores.energy import EnergyScore
 from wildood.train.loop import Training
 from wildood.train.monitor import start_of
-from wildood.train.optimiser import clip_gradient
+from wildood.train.optimisers import clip_gradient
 
 RNG = np.random.default_rng(0)
 LABELLED = labelled_source((RNG.normal(size=(64, 2)).astype(np.float32), RNG.integers(0, 3, 64)), "labelled")

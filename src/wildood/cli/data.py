@@ -12,9 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from wildood.cli.options import named, parse
-from wildood.data.named_set import NamedSet, SetPart
-from wildood.data.published_sets import SETS, find_set, readable_size
-from wildood.data.root import data_root
+from wildood.data.files import data_root
+from wildood.data.named_sets import SETS, NamedSet, SetPart, find_set, readable_size
 from wildood.errors import InputError
 
 USAGE = """usage: wildood data list|get|check [NAME ...] [--data-root DIRECTORY]
@@ -114,7 +113,7 @@ def _get(words: Sequence[str]) -> None:
     if not options.names:
         raise InputError("data get needs the name of a set: wildood data list shows them")
     wanted = [_named(text) for text in options.names]  # a misspelt name is refused before any download
-    from wildood.data.obtaining import obtain  # noqa: PLC0415 - slow to import
+    from wildood.data.download import obtain  # noqa: PLC0415 - slow to import
     from wildood.train.progress import shown  # noqa: PLC0415 - same
 
     root = data_root(options.data_root)
@@ -145,7 +144,7 @@ def _check(words: Sequence[str]) -> None:
 def _findings(each: NamedSet, only: SetPart | None, root: Path, *, asked: bool) -> Iterator[bool]:
     """Whether each part and each kept file is as expected, said as it is found."""
     from wildood.data.catalog import read_part  # noqa: PLC0415 - slow to import
-    from wildood.data.obtaining import kept_file, wrong_content  # noqa: PLC0415 - same
+    from wildood.data.download import kept_file, wrong_content  # noqa: PLC0415 - same
 
     for part in [only] if only else each.parts:
         if each.place(part, root) or (asked and (only or not part.on_request)):

@@ -22,7 +22,7 @@ from wildood.errors import InputError
 from wildood.experiments.comparison import METHODS, Outcome, outcomes, summary
 from wildood.experiments.digits import digits
 from wildood.experiments.parts import Parts
-from wildood.experiments.threads import using_threads
+from wildood.experiments.pool import using_threads
 from wildood.report.tables import COLUMNS, best_cells, cells, plots_installed
 from wildood.settings import check_integer
 from wildood.train.progress import logger, progress_bar, shown

@@ -22,12 +22,12 @@ from wildood.cli.sources import read_like, read_test
 from wildood.cli.training import DATA_ROOT
 from wildood.data.catalog import is_named_set
 from wildood.data.files import write_text
+from wildood.data.fingerprint import unlabelled_fingerprint
 from wildood.data.images import Images
-from wildood.detect.network import check_seed, versions
+from wildood.detect.checks import check_seed, versions
 from wildood.detect.storage import load
-from wildood.detect.use import unlabelled_fingerprint
 from wildood.errors import InputError, as_utf8
-from wildood.experiments.answers import SetAnswers
+from wildood.experiments.decisions import SetAnswers
 from wildood.experiments.evaluation import RESAMPLES, Evaluation, Measured, measure
 from wildood.report.evaluation_record import metrics_record
 from wildood.report.evaluation_tables import (

@@ -32,18 +32,18 @@ from wildood.data.files import write_text
 from wildood.data.images import Images
 from wildood.data.wild import Wild, as_wild
 from wildood.detect.detector import Detector
-from wildood.detect.fitting import fit
-from wildood.detect.preparation import at_most, set_aside_wild
-from wildood.detect.selecting import fit_many, rank_wild
+from wildood.detect.fit import fit
+from wildood.detect.fit_many import fit_many, rank_wild
+from wildood.detect.split import at_most, set_aside_wild
 from wildood.errors import InputError
 from wildood.methods.objective import Method
 from wildood.methods.schedule import Schedule
 from wildood.methods.shipped import SHIPPED
-from wildood.models.outputs import Classifier
+from wildood.models.classifier import Classifier
 from wildood.report.given import LOOKED_AT, Given
 from wildood.report.tables import plots_installed
 from wildood.scores.energy import EnergyScore
-from wildood.train.processes import is_first
+from wildood.train.distributed import is_first
 from wildood.train.progress import logger, shown
 
 METHODS: dict[str, Any] = dict(SHIPPED)

@@ -16,13 +16,13 @@ from wildood.cli.printing import say_named
 from wildood.cli.sources import read_like
 from wildood.cli.training import DATA_ROOT
 from wildood.data.files import write_text
+from wildood.data.fingerprint import told_use, unlabelled_fingerprint, used_as
 from wildood.data.images import Images
 from wildood.detect.detector import Detector
 from wildood.detect.storage import load
-from wildood.detect.use import told_use, unlabelled_fingerprint, used_as
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_confidence
-from wildood.experiments.answers import SetAnswers
+from wildood.experiments.decisions import SetAnswers
 from wildood.report.inspection import Inspection, inspected
 from wildood.report.inspection_record import inspection_record
 from wildood.report.tables import plots_installed

@@ -25,10 +25,10 @@ from wildood.cli.training import (
 from wildood.data.files import dump_tensors, write_array_file, write_atomically, write_text
 from wildood.data.images import Images
 from wildood.data.sampling import generator, split
-from wildood.detect.pretraining import train_classifier
+from wildood.detect.pretrain import train_classifier
 from wildood.errors import InputError
 from wildood.methods.schedule import Schedule
-from wildood.train.processes import is_first
+from wildood.train.distributed import is_first
 from wildood.train.progress import shown
 
 

@@ -14,20 +14,18 @@ from rich.table import Table
 from wildood.cli.main import FAILED
 from wildood.cli.options import named, parse
 from wildood.data.files import open_plain
-from wildood.data.published_sets import SETS
+from wildood.data.named_sets import SETS
 from wildood.errors import InputError
-from wildood.experiments.division import check_sets
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.grids import GRIDS, grid, only
-from wildood.experiments.missing import missing_data
-from wildood.experiments.on_ray import run_on_ray
 from wildood.experiments.own_methods import beside_woods, budget_lines, register
-from wildood.experiments.planning import Plan, plan
+from wildood.experiments.plan import Plan, missing_data, plan
+from wildood.experiments.pool import processors, run_all, using_threads
+from wildood.experiments.ray_pool import run_on_ray
 from wildood.experiments.results import Failure, Result
-from wildood.experiments.runner import processors, run_all
+from wildood.experiments.split import check_sets
 from wildood.experiments.starts import check_starts, keep_start, with_start
 from wildood.experiments.store import RunStore
-from wildood.experiments.threads import using_threads
 from wildood.settings import check_integer, check_number
 from wildood.train.progress import logger, progress_bar, shown
 

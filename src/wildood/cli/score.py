@@ -15,13 +15,10 @@ from wildood.cli.options import named, parse
 from wildood.cli.score_on_ray import Job, answer_on_ray
 from wildood.cli.sources import archive_like
 from wildood.cli.training import DATA_ROOT
-from wildood.data.archives import Archive
-from wildood.data.chunks import Chunk
-from wildood.data.drafts import draft_of
-from wildood.detect.lines import Format, Lines, Output, Progress, lines_of, write_lines
+from wildood.detect.bulk import Archive, Chunk, Format, Lines, Output, Progress, draft_of, lines_of, write_lines
 from wildood.detect.storage import load, read_description
 from wildood.errors import InputError
-from wildood.experiments.runner import processors
+from wildood.experiments.pool import processors
 from wildood.train.progress import logger, progress_bar, shown
 
 

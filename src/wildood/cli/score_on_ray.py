@@ -15,13 +15,12 @@ import torch
 
 from wildood import __version__
 from wildood.cli.models import read_model
-from wildood.data.chunks import Chunk, Rows
+from wildood.detect.bulk import Chunk, Format, Lines, Rows, lines_of
 from wildood.detect.detector import Detector
-from wildood.detect.lines import Format, Lines, lines_of
 from wildood.detect.storage import load, read_description
 from wildood.errors import DetectorFileError, InputError, WildoodError
-from wildood.experiments.ray_cluster import OBJECTS, connected
-from wildood.experiments.running import MOST_DEATHS
+from wildood.experiments.ray_pool import OBJECTS, connected
+from wildood.experiments.run import MOST_DEATHS
 
 AHEAD = 2  # chunks for each CPU of the cluster that wait for a worker or for their turn to be written
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from wildood.data.archives import Archive, archive_of, open_archive
 from wildood.data.catalog import is_named_set, open_set
-from wildood.data.given import numbered_like
+from wildood.data.folders import open_images
 from wildood.data.images import Framing, Images
-from wildood.data.opening import open_images
-from wildood.data.published_sets import SETS
+from wildood.data.named_sets import SETS
 from wildood.data.sources import blocks
+from wildood.data.validation import numbered_like
+from wildood.detect.bulk import Archive, archive_of, open_archive
 from wildood.detect.detector import Detector
 from wildood.errors import InputError
 from wildood.train.progress import logger

@@ -9,14 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from wildood.data.files import write_atomically
+from wildood.data.files import data_root, write_atomically
+from wildood.data.folders import Folder, open_images
 from wildood.data.formats import SIDE, read_array, read_cifar, read_cifar_classes, read_svhn
 from wildood.data.images import How, Images
-from wildood.data.listing import Folder
-from wildood.data.named_set import IN_SCIKIT_LEARN, NamedSet, SetPart
-from wildood.data.opening import open_images
-from wildood.data.published_sets import SETS, find_set
-from wildood.data.root import data_root
+from wildood.data.named_sets import IN_SCIKIT_LEARN, SETS, NamedSet, SetPart, find_set
 from wildood.errors import InputError
 
 DRAWN_LIST, DRAWN_SEED = "chosen.csv", 0

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wildood.data.permutation import Indices
+from wildood.data.sampling import Indices
 from wildood.errors import InputError
 from wildood.settings import quoted
 

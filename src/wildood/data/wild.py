@@ -7,11 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wildood.data.given import unlabelled_source
-from wildood.data.leaks import Content
-from wildood.data.permutation import Indices, permutation
-from wildood.data.sampling import ShuffledCycle, generator, split
+from wildood.data.fingerprint import Content
+from wildood.data.sampling import Indices, ShuffledCycle, generator, permutation, split
 from wildood.data.sources import Part, Source
+from wildood.data.validation import unlabelled_source
 from wildood.errors import InputError
 from wildood.settings import check_number
 

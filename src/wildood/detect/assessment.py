@@ -10,7 +10,7 @@ from wildood.data.sources import Source
 from wildood.detect.detector import Detector
 from wildood.evaluate.mixture import share_p_value
 from wildood.evaluate.selection import Comparison, compare_acceptance
-from wildood.models.outputs import Classifier
+from wildood.models.classifier import Classifier
 from wildood.scores.energy import EnergyScore
 from wildood.scores.score import Score, score_all
 

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from wildood.data.given import unlabelled_source
+from wildood.data.fingerprint import NOT_FRESH, SEEN_HOLDOUT, told_use, used_as
 from wildood.data.sources import Source
+from wildood.data.validation import unlabelled_source
 from wildood.detect.promise import NOT_COMPARED, Promise
-from wildood.detect.use import NOT_FRESH, SEEN_HOLDOUT, told_use, used_as
 from wildood.errors import InputError
 from wildood.evaluate.mixture import UnknownShare, unknown_share
 from wildood.evaluate.thresholds import (
@@ -27,7 +27,7 @@ from wildood.evaluate.thresholds import (
     thresholds_by_class,
     tied_scores,
 )
-from wildood.models.outputs import Classifier, each_output
+from wildood.models.classifier import Classifier, each_output
 from wildood.scores.score import Score, score_all
 from wildood.settings import check_flag, check_path
 from wildood.train.history import Row

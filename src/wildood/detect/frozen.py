@@ -7,15 +7,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from wildood.data.given import all_labels
 from wildood.data.sources import ArraySource, Source
+from wildood.data.validation import all_labels
 from wildood.data.wild import Wild, WildMixture, WildPool
-from wildood.detect.preparation import Data, at_most
+from wildood.detect.split import Data, at_most
 from wildood.errors import InputError
 from wildood.methods.objective import Method, stages_of
 from wildood.methods.schedule import Schedule
+from wildood.models.classifier import Classifier, evaluating, last_layer, raw_batches
 from wildood.models.features import FeatureTap
-from wildood.models.outputs import Classifier, evaluating, last_layer, raw_batches
 from wildood.train.progress import progress_bar
 
 Features = npt.NDArray[np.float32]

@@ -13,18 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wildood.data.files import DamagedFileError, digest, dump_tensors, load_tensors, write_atomically
+from wildood.data.files import DamagedFileError, digest, dump_tensors, load_tensors, locked, write_atomically
 from wildood.data.inputs import InputSpec
-from wildood.data.locks import locked
 from wildood.data.schema import ArgumentsOf, Count, Limit, Rate, SchemaError, check, check_arguments, parse
 from wildood.detect.detector import Detector, Example
 from wildood.detect.promise import Promise
 from wildood.errors import DetectorFileError, InputError
 from wildood.evaluate.thresholds import conformal_threshold, thresholds_by_class
-from wildood.models.compiled import plain_name, uncompiled
+from wildood.models.classifier import Classifier, plain_name, uncompiled
 from wildood.models.features import FeatureTap
 from wildood.models.heads import SHIPPED as HEADS
-from wildood.models.outputs import Classifier
 from wildood.models.shipped import SHIPPED, build_model, describe_model
 from wildood.scores.score import Score
 from wildood.scores.shipped import SHIPPED as SCORES

@@ -10,8 +10,8 @@ from torch import nn
 
 from wildood.data.inputs import InputSpec
 from wildood.detect.detector import Detector
-from wildood.detect.fitting import fit
-from wildood.detect.scoring import posthoc
+from wildood.detect.fit import fit
+from wildood.detect.posthoc import posthoc
 from wildood.evaluate.metrics import accuracy, auroc, fpr_at_tpr, mean_and_error
 from wildood.experiments.digits import SPEC, starting_classifier
 from wildood.experiments.parts import Parts

@@ -3,14 +3,14 @@
 import numpy as np
 import torch
 
-from wildood.data.given import labelled_source
 from wildood.data.inputs import InputSpec
+from wildood.data.validation import labelled_source
 from wildood.data.wild import WildMixture
 from wildood.errors import InputError
 from wildood.experiments.parts import Images, Labels, PartName, Parts
 from wildood.methods.cross_entropy import CrossEntropyObjective
 from wildood.methods.schedule import Schedule
-from wildood.models.outputs import Classifier
+from wildood.models.classifier import Classifier
 from wildood.models.small import SmallCNN
 from wildood.train.loop import Training
 from wildood.train.progress import shown

@@ -6,12 +6,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from wildood.data.leaks import Content
+from wildood.data.fingerprint import Content
 from wildood.detect.detector import Detector
 from wildood.evaluate.binomial import Share
 from wildood.evaluate.bootstrap import Floats, fpr_interval, percentile_interval, resample
 from wildood.evaluate.metrics import Metrics, all_metrics
-from wildood.experiments.answers import Mask, SetAnswers
+from wildood.experiments.decisions import Mask, SetAnswers
 from wildood.experiments.promise_check import PromiseCheck, check_on_known
 
 CONFIDENCE = 0.95  # of every interval

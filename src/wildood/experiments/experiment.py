@@ -8,7 +8,7 @@ from dataclasses import Field, asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, Self, cast
 
-from wildood.detect.network import check_rounds
+from wildood.detect.checks import check_rounds
 from wildood.errors import InputError
 from wildood.experiments.toml_values import is_toml_value, toml_key, toml_value
 from wildood.methods.objective import Method

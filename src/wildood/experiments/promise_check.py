@@ -7,11 +7,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from wildood.data.fingerprint import told_use
 from wildood.detect.detector import Detector
 from wildood.detect.promise import Promise
-from wildood.detect.use import told_use
 from wildood.evaluate.binomial import Share, hypergeometric_tail, in_percent
-from wildood.experiments.answers import Answers
+from wildood.experiments.decisions import Answers
 
 Verdict = Literal["no promise", "cannot be told", "holds unless", "holds", "not contradicted", "above", "broken"]
 

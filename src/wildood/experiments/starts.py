@@ -12,14 +12,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from wildood.data.files import digest, dump_tensors, write_atomically
-from wildood.data.given import labelled_source
-from wildood.data.locks import locked
-from wildood.data.root import data_root
-from wildood.detect.pretraining import pretrain
+from wildood.data.files import data_root, digest, dump_tensors, locked, write_atomically
+from wildood.data.validation import labelled_source
+from wildood.detect.pretrain import pretrain
 from wildood.errors import InputError
-from wildood.experiments.division import Division, classes_of
 from wildood.experiments.experiment import FINGERPRINT, Experiment
+from wildood.experiments.split import Division, classes_of
 from wildood.models.shipped import build_model
 from wildood.train.loop import OnEpoch
 from wildood.train.progress import logger

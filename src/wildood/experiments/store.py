@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wildood.data.files import write_array_file, write_atomically
-from wildood.data.locks import locked
+from wildood.data.files import locked, write_array_file, write_atomically
 from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.results import AGAIN, Failure, Result, read_failure, read_result, result_json

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wildood.methods.objective import Batch, Objective, Terms
-from wildood.models.outputs import Classifier
+from wildood.models.classifier import Classifier
 from wildood.scores.energy import EnergyScore
 
 

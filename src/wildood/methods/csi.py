@@ -13,18 +13,38 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from wildood.data.augmentation import random_flip, random_view, rotations
 from wildood.data.inputs import InputSpec
 from wildood.data.sampling import lent_generator
-from wildood.data.views import random_flip, random_view, rotations
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_alpha
-from wildood.methods.contrastive import supervised_contrastive
 from wildood.methods.objective import Batch, Objective, Stage, Start, Terms
 from wildood.methods.schedule import Schedule
+from wildood.models.classifier import Classifier
 from wildood.models.heads import JointHead
-from wildood.models.outputs import Classifier
 from wildood.scores.max_softmax import MaxSoftmax
 from wildood.settings import check_count, check_fields, check_integer, check_positive
+
+
+def supervised_contrastive(features: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """The mean over anchors i of  -1/|P(i)| Σ_{p ∈ P(i)} log( exp(z_i·z_p / T) / Σ_{a ≠ i} exp(z_i·z_a / T) ).
+
+    P(i) are the other examples with the label of i; z are the features, normalised here. Anchors that have no other example
+    of their label are left out.
+
+    >>> same = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    >>> round(supervised_contrastive(same, torch.tensor([0, 0, 1, 1]), temperature=1.0).item(), 4)  # -log(e / (e + 2))
+    0.5514
+    """
+    unit = F.normalize(features, dim=1)
+    similarity = unit @ unit.T / temperature
+    itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+    log_share = similarity - similarity.masked_fill(itself, -torch.inf).logsumexp(1, keepdim=True)
+    positive = (labels[:, None] == labels[None, :]) & ~itself
+    count = positive.sum(1)
+    per_anchor = -(log_share * positive).sum(1)[count > 0] / count[count > 0]
+    return per_anchor.mean()
+
 
 TURNS = JointHead.turns
 ROUNDING = 1e-3  # by which images may leave 0 to 1

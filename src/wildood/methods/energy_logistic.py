@@ -11,7 +11,7 @@ from wildood.evaluate.thresholds import check_alpha
 from wildood.methods.objective import Batch, Objective, Start, Terms
 from wildood.methods.schedule import Schedule
 from wildood.methods.woods import SigmoidLevel, drawn_level
-from wildood.models.outputs import Classifier
+from wildood.models.classifier import Classifier
 from wildood.scores.energy import EnergyScore
 from wildood.settings import check_fields, check_flag, check_positive
 

@@ -10,7 +10,7 @@ from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_alpha
 from wildood.methods.objective import Batch, Objective, Start, Terms
 from wildood.methods.schedule import Schedule
-from wildood.models.outputs import Classifier
+from wildood.models.classifier import Classifier
 from wildood.scores.energy import EnergyScore, energy
 from wildood.settings import check_fields, check_number, check_positive, optional
 

@@ -10,8 +10,8 @@ from wildood.data.sampling import lent_generator
 from wildood.evaluate.thresholds import check_alpha
 from wildood.methods.objective import Batch, Objective, Start, Terms
 from wildood.methods.schedule import Schedule
+from wildood.models.classifier import Classifier
 from wildood.models.heads import DeConfHead
-from wildood.models.outputs import Classifier
 from wildood.scores.godin import GodinScore
 from wildood.scores.perturbation import check_epsilon
 from wildood.settings import check_fields

@@ -8,9 +8,9 @@ from typing import ClassVar, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from wildood.methods.answers import Answers
+from wildood.methods.distillation import Answers
 from wildood.methods.schedule import Schedule
-from wildood.models.outputs import Classifier, Outputs
+from wildood.models.classifier import Classifier, Outputs
 from wildood.models.whitening import Moments, Whitening
 from wildood.scores.score import Score
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from wildood.evaluate.thresholds import check_alpha
 from wildood.methods.objective import Batch, Objective, Start, Terms
 from wildood.methods.schedule import Schedule
-from wildood.models.outputs import Classifier
+from wildood.models.classifier import Classifier
 from wildood.scores.max_softmax import MaxSoftmax
 from wildood.settings import check_fields, check_positive
 

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from wildood.data.sampling import generator
 from wildood.evaluate.thresholds import check_alpha
-from wildood.methods.answers import Answers
+from wildood.methods.distillation import Answers
 from wildood.methods.objective import Batch, Duals, Objective, Start, Terms
 from wildood.methods.schedule import Schedule
-from wildood.models.outputs import Classifier, Outputs
+from wildood.models.classifier import Classifier, Outputs
 from wildood.scores.energy import EnergyScore, energy
 from wildood.settings import check_fields, check_flag, check_number, check_positive, optional
 

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wildood.data.sampling import lent_generator
-from wildood.methods.answers import Answers
+from wildood.methods.distillation import Answers
 from wildood.methods.objective import Batch, Duals, Objective, Start, Terms
 from wildood.methods.woods import Woods
-from wildood.models.outputs import Classifier, Outputs
+from wildood.models.classifier import Classifier, Outputs
 from wildood.models.whitening import Whitening
 from wildood.scores.head import HeadScore
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from wildood.models.classifier import Classifier, evaluating, logits_of
 from wildood.models.features import last_linear
-from wildood.models.outputs import Classifier, evaluating, logits_of
 
 EACH = 32.0  # the mean square of a white feature, for outputs from -1 to 1: what suits the default learning rate
 FULL = 64  # directions of features that are learned at full pace; of more of them, each at less

@@ -3,7 +3,7 @@
 from html import escape
 from itertools import groupby
 
-from wildood.experiments.beside import Beside, beside
+from wildood.experiments.paper_comparison import Beside, beside
 from wildood.experiments.table_names import METRIC_TITLES, column_title
 from wildood.experiments.tables import ResultsTable
 from wildood.report.beside_text import WITHIN, beside_note

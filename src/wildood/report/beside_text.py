@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from wildood.experiments.beside import Beside, beside
+from wildood.experiments.paper_comparison import Beside, beside
 from wildood.experiments.table_names import METRIC_TITLES, column_title
 from wildood.experiments.tables import ResultsTable
 from wildood.report.escaping import escaped_markdown

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wildood.detect.lines import json_number
-from wildood.detect.network import versions
-from wildood.experiments.answers import SetAnswers
+from wildood.detect.bulk import json_number
+from wildood.detect.checks import versions
+from wildood.experiments.decisions import SetAnswers
 from wildood.experiments.evaluation import CONFIDENCE, Measured
 from wildood.report.promise_record import promise_record
 

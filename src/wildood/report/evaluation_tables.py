@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from wildood.detect.use import told_use
+from wildood.data.fingerprint import told_use
 from wildood.evaluate.binomial import Share, percent_digits
 from wildood.experiments.evaluation import CONFIDENCE, Average, Estimate, Evaluation, OodResult
 from wildood.experiments.promise_check import PromiseCheck

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from wildood.data.fingerprint import NOT_FRESH, SEEN_HOLDOUT, told_use
 from wildood.detect.detector import Detector
-from wildood.detect.use import NOT_FRESH, SEEN_HOLDOUT, told_use
 from wildood.evaluate.binomial import Share
 from wildood.evaluate.mixture import FprByShare, UnknownShare, fpr_by_share, unknown_share
 from wildood.evaluate.thresholds import p_values
-from wildood.experiments.answers import Answers
+from wildood.experiments.decisions import Answers
 from wildood.experiments.promise_check import PromiseCheck, check_on_known, check_on_traffic
 
 Floats = npt.NDArray[np.float64]
@@ -95,7 +95,7 @@ def inspected(
         known: what it says of ID examples that nothing has trained on; without them the holdout takes their place, if its
             examples were unseen.
         confidence: with which unknowns must be found, and of every limit.
-        used_as: what this very traffic was to the detector before (`wildood.detect.use`), if it was anything.
+        used_as: what this very traffic was to the detector before (`wildood.data.fingerprint`), if it was anything.
 
     >>> import torch, wildood
     >>> detector = wildood.posthoc(torch.nn.Linear(1, 2), wildood.EnergyScore(), holdout=np.zeros((99, 1), dtype="f"))

@@ -5,9 +5,9 @@ from dataclasses import asdict
 from typing import Any
 
 from wildood.data.images import Images
+from wildood.detect.bulk import json_number
+from wildood.detect.checks import versions
 from wildood.detect.detector import Detector
-from wildood.detect.lines import json_number
-from wildood.detect.network import versions
 from wildood.report.inspection import Inspection
 from wildood.report.labelling import Choice, borderline, label_first, most_ood
 from wildood.report.promise_record import promise_record
@@ -17,7 +17,7 @@ def inspection_record(detector: Detector, found: Inspection, traffic: Images, to
     """Everything that was found, and of the examples `top` of each kind.
 
     >>> import numpy as np, torch, wildood
-    >>> from wildood.experiments.answers import Answers
+    >>> from wildood.experiments.decisions import Answers
     >>> from wildood.report.inspection import inspected
     >>> x = np.random.default_rng(0).normal(size=(99, 1)).astype("f")
     >>> detector = wildood.posthoc(torch.nn.Linear(1, 2), wildood.EnergyScore(), holdout=x)

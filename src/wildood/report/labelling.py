@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from wildood.experiments.answers import Answers
+from wildood.experiments.decisions import Answers
 
 Why = Literal["just rejected", "just accepted", "highest score"]
 Choice = tuple[int, Why]  # the number of an example, and why it was chosen

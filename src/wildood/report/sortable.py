@@ -5,7 +5,7 @@ from html import escape
 from typing import NamedTuple
 
 import wildood
-from wildood.experiments.running import code_version
+from wildood.experiments.run import code_version
 from wildood.report.page import Section, page
 
 

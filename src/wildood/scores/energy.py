@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from wildood.errors import InputError
-from wildood.models.outputs import Outputs
+from wildood.models.classifier import Outputs
 from wildood.scores.score import About, Score
 from wildood.settings import check_positive, optional
 

@@ -5,8 +5,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from wildood.models.classifier import Outputs
 from wildood.models.heads import cosines
-from wildood.models.outputs import Outputs
 from wildood.scores.perturbation import PerturbedScore
 from wildood.scores.score import About
 

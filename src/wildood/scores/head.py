@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from wildood.models.classifier import Outputs
 from wildood.models.heads import OodHead
-from wildood.models.outputs import Outputs
 from wildood.scores.score import About, Score
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from wildood.data.sources import Source
 from wildood.errors import InputError
-from wildood.models.outputs import Classifier, Outputs, each_output
+from wildood.models.classifier import Classifier, Outputs, each_output
 from wildood.scores.score import About, Score
 from wildood.settings import check_count, optional
 

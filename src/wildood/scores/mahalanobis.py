@@ -7,7 +7,7 @@ from torch import Tensor
 
 from wildood.data.sources import Source
 from wildood.errors import InputError
-from wildood.models.outputs import Classifier, Outputs, evaluating, forward_all
+from wildood.models.classifier import Classifier, Outputs, evaluating, forward_all
 from wildood.scores.perturbation import PerturbedScore
 from wildood.scores.score import About
 

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from wildood.models.outputs import Outputs
+from wildood.models.classifier import Outputs
 from wildood.scores.score import About, Score
 
 

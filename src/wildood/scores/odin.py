@@ -5,7 +5,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from wildood.errors import InputError
-from wildood.models.outputs import Outputs
+from wildood.models.classifier import Outputs
 from wildood.scores.perturbation import PerturbedScore
 from wildood.scores.score import About, Score
 from wildood.settings import check_number

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from wildood.errors import InputError
-from wildood.models.outputs import Classifier, Outputs
+from wildood.models.classifier import Classifier, Outputs
 from wildood.scores.score import Score, Scored
 from wildood.settings import check_number
 

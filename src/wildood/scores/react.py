@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from wildood.data.sources import Source
-from wildood.models.outputs import Classifier, Outputs, each_output, last_layer
+from wildood.models.classifier import Classifier, Outputs, each_output, last_layer
 from wildood.scores.energy import energy
 from wildood.scores.score import About, Score
 from wildood.settings import check_number

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from wildood.data.sources import Source
-from wildood.models.outputs import Classifier, Outputs, evaluating, raw_batches
+from wildood.models.classifier import Classifier, Outputs, evaluating, raw_batches
 
 
 @dataclass(frozen=True)

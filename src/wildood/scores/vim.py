@@ -7,7 +7,7 @@ from torch import Tensor
 
 from wildood.data.sources import Source
 from wildood.errors import InputError
-from wildood.models.outputs import Classifier, Outputs, evaluating, forward_all, last_layer
+from wildood.models.classifier import Classifier, Outputs, evaluating, forward_all, last_layer
 from wildood.scores.energy import energy
 from wildood.scores.score import About, Score
 from wildood.settings import check_count, optional

@@ -1,6 +1,8 @@
-"""The batches of a run, one after the other, from where a resumed run goes on."""
+"""The batches of a run, in the order that the seed decides, prefetched where data is on disk."""
 
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -10,7 +12,39 @@ from wildood.data.sources import Source
 from wildood.data.wild import Wild
 from wildood.methods.objective import Batch
 from wildood.methods.schedule import Schedule
-from wildood.models.outputs import Classifier
+from wildood.models.classifier import Classifier
+
+
+class Ahead:
+    """Batches drawn one ahead in a thread, in the same order as without it.
+
+    Attributes:
+        state: where the draws were before the batch that is drawn ahead: what a resumed run goes on from.
+
+    >>> numbers = iter(range(5))
+    >>> with Ahead(lambda: next(numbers), dict) as ahead:
+    ...     ahead.take(), ahead.take()
+    (0, 1)
+    """
+
+    def __init__(self, draw: Callable[[], Batch], state: Callable[[], dict[str, Any]]) -> None:
+        self._draw, self._state = draw, state
+        self._pool = ThreadPoolExecutor(1)
+        self._next: Future[Batch] | None = None
+        self.state = state()
+
+    def take(self) -> Batch:
+        """The batch that was drawn ahead; the next one is begun."""
+        batch = (self._next or self._pool.submit(self._draw)).result()
+        self.state = self._state()
+        self._next = self._pool.submit(self._draw)
+        return batch
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
 
 
 class Batches:

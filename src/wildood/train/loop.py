@@ -17,20 +17,25 @@ from wildood.evaluate.selection import Mask, Selection
 from wildood.methods.objective import Objective, Terms
 from wildood.methods.schedule import Schedule
 from wildood.scores.energy import EnergyScore
-from wildood.train.ahead import Ahead
-from wildood.train.batch_norm import normalising_together
-from wildood.train.batches import Batches
+from wildood.train.batches import Ahead, Batches
+from wildood.train.checkpoint import RunDirectory, not_finite
+from wildood.train.distributed import (
+    Together,
+    check_together,
+    is_first,
+    join,
+    normalising_together,
+    told_if_another_ends,
+    total,
+)
+from wildood.train.early_stopping import Constraints, Settling
 from wildood.train.history import Row, row_line
 from wildood.train.interruption import held_back
 from wildood.train.lagrangian import AugmentedLagrangian, MeanConstraints
 from wildood.train.monitor import Monitor, full_constraints
-from wildood.train.optimiser import clip_gradient, optimiser_of
-from wildood.train.processes import is_first, join, told_if_another_ends, total
+from wildood.train.optimisers import clip_gradient, optimiser_of
 from wildood.train.progress import logger, progress_bar
-from wildood.train.run_directory import RunDirectory, not_finite
 from wildood.train.selection_state import load_selection, selection_state
-from wildood.train.settling import Constraints, Settling
-from wildood.train.together import Together, check_together
 
 Keep = Literal["best", "last", "as_published"]
 OnEpoch = Callable[[Row], None]

@@ -9,20 +9,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wildood.data.given import check_labels
 from wildood.data.sources import Source
+from wildood.data.validation import check_labels
 from wildood.errors import InputError
 from wildood.evaluate.selection import Mask
 from wildood.evaluate.thresholds import conformal_threshold
 from wildood.methods.objective import Objective, Start
-from wildood.models.outputs import Classifier, evaluating, forward_all, raw_batches
+from wildood.models.classifier import Classifier, evaluating, forward_all, raw_batches
 from wildood.models.whitening import moments_of
 from wildood.scores.score import Score
-from wildood.train.divided import Divided
+from wildood.train.distributed import Divided, this_process, total
+from wildood.train.early_stopping import Constraints
 from wildood.train.history import Row
 from wildood.train.lagrangian import MeanConstraints
-from wildood.train.processes import this_process, total
-from wildood.train.settling import Constraints
 
 
 class Seen(NamedTuple):

@@ -8,7 +8,7 @@ from threading import RLock
 from typing import Protocol
 
 from wildood.errors import as_utf8
-from wildood.train.processes import is_first
+from wildood.train.distributed import is_first
 
 logger = logging.getLogger("wildood")
 _SHOWING = RLock()

@@ -1,0 +1,254 @@
+"""`select` and `fit_many`: which of several detectors to deploy, without a single OOD label (the paper's Appendix C)."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, get_args
+
+from torch import nn
+
+from wildood.data.fingerprint import used_as
+from wildood.data.sampling import generator, split
+from wildood.data.sources import Part, Source
+from wildood.data.validation import all_labels, labelled_source, numbered_like
+from wildood.data.wild import Wild, as_wild
+from wildood.detect.checks import check_run_dir, check_schedule, check_seed
+from wildood.detect.detector import Detector
+from wildood.detect.fit import fit
+from wildood.detect.split import ASIDE, check_overlap
+from wildood.errors import CheckpointError, InputError
+from wildood.evaluate.ranking import Candidate, Ranking, rank_candidates
+from wildood.evaluate.thresholds import check_alpha, examples_needed, told_confidence
+from wildood.methods.objective import Method
+from wildood.settings import check_choice, check_flag, quoted
+from wildood.train.checkpoint import RunDirectory
+from wildood.train.loop import Keep
+from wildood.train.progress import logger, shown
+
+RANKS = 1 / 3  # the share of the holdout that ranks
+Detectors = Mapping[str, Detector] | Sequence[Detector]
+
+
+def select(
+    candidates: Detectors,
+    holdout: Any,
+    wild_holdout: Any,
+    *,
+    alpha: float = 0.05,
+    accuracy_loss: float = 0.01,
+    confidence: float = 0.95,
+) -> Ranking:
+    """Rank detectors by how much wild data they accept, each at its own threshold for a false-alarm rate of alpha.
+
+    At equal TPR, less accepted wild data is a lower FPR, whatever the share of unknowns is: no OOD label is needed. Give
+    examples on which none of them was trained. Those that choose cannot promise: the thresholds that the detectors have
+    are not touched, and rest on their own holdout.
+
+    Args:
+        candidates: detectors by name, or in a list: other methods, settings, epochs or scores.
+        holdout: `(x, y)`, ID examples with their classes.
+        wild_holdout: wild examples.
+        alpha: the false-alarm rate at which they are compared.
+        accuracy_loss: how much accuracy may be lost against the most accurate one.
+        confidence: of what is said about luck: whether the first is separated from the others, and the bounds.
+
+    Returns:
+        The ranking: `ranking.places[0].name` is the first, `ranking.separated` tells whether its FPR is surely the lowest,
+        and `ranking.paired_excess_fpr(pi)` bounds by how much it may exceed the best one's.
+
+    >>> import numpy as np, torch, wildood
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 2, 300)
+    >>> x = (rng.normal(size=(300, 2)) + 6 * y[:, None]).astype("float32")
+    >>> wild = np.concatenate([x[200:], rng.normal(size=(50, 2)).astype("float32") + 3]).astype("float32")
+    >>> model = torch.nn.Linear(2, 2)
+    >>> with torch.no_grad():
+    ...     _ = model.weight.copy_(torch.tensor([[-1.0, -1.0], [1.0, 1.0]])), model.bias.copy_(torch.tensor([6.0, -6.0]))
+    >>> scores = {"energy": wildood.EnergyScore(), "max-softmax": wildood.MaxSoftmax()}
+    >>> candidates = {name: wildood.posthoc(model, score, holdout=x[:100]) for name, score in scores.items()}
+    >>> [place.name for place in select(candidates, (x[100:200], y[100:200]), wild).places]
+    ['energy', 'max-softmax']
+    """
+    named = _named(candidates)
+    known = labelled_source(holdout, "holdout")
+    for name, detector in named.items():
+        if used_as(detector.record, known) in {"holdout", "threshold"}:
+            logger.warning("%s: this holdout has set its threshold: what chooses cannot promise, give other examples", name)
+    return _rank(named, known, as_wild(wild_holdout).whole(seed=0), alpha, accuracy_loss, confidence)
+
+
+@dataclass(frozen=True)
+class Fits:
+    """What `fit_many` made.
+
+    Attributes:
+        best: the detector to deploy.
+        detectors: all of them, by name.
+        ranking: in which order, and how sure that is.
+    """
+
+    best: Detector
+    detectors: dict[str, Detector]
+    ranking: Ranking
+
+
+def fit_many(
+    model: nn.Module,
+    labelled: Any,
+    wild: Any,
+    holdout: Any,
+    *,
+    methods: Sequence[Method],
+    run_dir: str | Path | None = None,
+    seed: int = 0,
+    verbose: bool = True,
+    **settings: Any,
+) -> Fits:
+    """`fit` with each of several methods or settings of one, and keep the best, without a single OOD label.
+
+    A third of the holdout and a tenth of the wild data rank what was trained; the fits are given the rest. Another third of
+    the holdout chooses each one's epoch, the last third sets the thresholds, so that the promise of the best holds.
+
+    Args:
+        model: as for `fit`, like all that is not named here (`settings`).
+        labelled: ID examples with their classes.
+        wild: wild data.
+        holdout: `(x, y)` that nothing has trained on.
+        methods: what to train with, such as `[Woods(), OutlierExposure(0.5)]`.
+        run_dir: one directory in it for each method; one of other methods is refused.
+        seed: decides every random draw; the same for all.
+        verbose: show progress.
+        settings: further arguments of `fit`.
+
+    >>> import numpy as np, wildood
+    >>> from wildood.models.small import MLP
+    >>> rng = np.random.default_rng(0)
+    >>> x, y = rng.normal(size=(300, 2)).astype("float32"), rng.integers(0, 2, 300)
+    >>> made = fit_many(
+    ...     MLP(2, 2), (x, y), x[:200] + 1, (x[:100] + 0.5, y[:100]), methods=[wildood.Woods(), wildood.OutlierExposure()],
+    ...     schedule=wildood.Schedule(steps=3), verbose=False,
+    ... )
+    >>> sorted(made.detectors)
+    ['OutlierExposure', 'Woods']
+    """
+    names = _names(methods)
+    if check_choice(settings.get("keep", "best"), "keep", get_args(Keep)) != "best":
+        raise InputError("fit_many (--grid) keeps the best epoch of each method: leave out keep= (--keep)")
+    if holdout is None:
+        raise InputError(
+            "fit_many (--grid) chooses by ID examples that nothing has trained on: give holdout=(x, y) (--holdout)"
+        )
+    seed, run = check_seed(seed), check_run_dir(run_dir)
+    verbose = check_flag(verbose, "verbose")
+    given = settings.get("alpha")
+    alphas = {method.alpha for method in methods} if given is None else {check_alpha(given)}
+    if len(alphas) > 1:
+        raise InputError(f"the methods have different alphas, {min(alphas)} to {max(alphas)}: give one, as in alpha=0.05")
+    settings = {**settings, "alpha": check_alpha(alphas.pop())}
+    for method in methods:  # now, not after the methods before it have trained
+        check_schedule(settings.get("schedule"), method.schedule(), looks=method.uses_wild)
+    known, unseen = (
+        labelled_source(labelled, "labelled"),
+        labelled_source(numbered_like(labelled, holdout, "holdout"), "holdout"),
+    )
+    traffic: Wild = as_wild(wild)
+    trained_on = [("labelled", known), *(("wild", pool) for pool in traffic.pools)]
+    check_overlap(unseen, trained_on, allow_duplicates=settings.get("allow_duplicates", False))
+    # What ranks has chosen no epoch and sets no threshold: what is said of luck holds, and so do the promises.
+    kept, ranks = (Part(unseen, part) for part in split(len(unseen), RANKS, generator(seed, "candidates")))
+    traffic, wild_ranks = rank_wild(traffic, seed)
+    _check_thirds(len(unseen), settings["alpha"], settings.get("confidence"))
+    if run is not None:
+        _check_owner(run, names)
+    detectors = {}
+    for name, method in zip(names, methods, strict=True):
+        with shown(verbose=verbose):
+            logger.info("%s:", name)
+        where = None if run is None else run / name
+        detectors[name] = fit(
+            model, labelled, traffic, kept, method=method, run_dir=where, seed=seed, verbose=verbose, **settings
+        )
+        if run is not None:  # not before: a first fit that is refused must leave no run behind
+            RunDirectory(run, _identity(names))
+    ranking = _rank(detectors, ranks, wild_ranks, settings["alpha"], accuracy_loss=0.01, confidence=0.95)
+    starts = [name for name, each in detectors.items() if each.record.get("assessment", {}).get("start_kept")]
+    if starts:
+        logger.warning("the energy of the start, because training was not shown to help: %s", ", ".join(starts))
+    return Fits(detectors[ranking.places[0].name], detectors, ranking)
+
+
+def rank_wild(traffic: Wild, seed: int) -> tuple[Wild, Source]:
+    """The wild data that each candidate of `fit_many` is given, and that which ranks them."""
+    return traffic.set_aside(ASIDE, seed)
+
+
+def _check_thirds(count: int, alpha: float, confidence: float | None) -> None:
+    """Refuse a holdout of which a third is too small to rank, to choose, or to set a threshold."""
+    needed = examples_needed(alpha, confidence)
+    enough_in_all = next(total for total in itertools.count(3 * needed) if min(_thirds(total)) >= needed)
+    if count < enough_in_all:
+        raise InputError(
+            f"the holdout has {count} examples, of which a third ranks, a third chooses each method's epoch and a third "
+            f"sets the thresholds; a false-alarm rate of {alpha}{told_confidence(confidence)} needs {needed} in each: give "
+            f"{enough_in_all} in all, or a larger alpha (--alpha)"
+        )
+
+
+def _thirds(total: int) -> tuple[int, int, int]:
+    """How many examples rank, choose and set the threshold."""
+    ranks = round(RANKS * total)
+    half = round(0.5 * (total - ranks))
+    return ranks, total - ranks - half, half
+
+
+def _check_owner(run: Path, names: Sequence[str]) -> None:
+    """Refuse a directory in which something else than these methods was trained: its detector would be replaced."""
+    record = run / "run.json"
+    if record.exists():
+        if b'"methods"' not in record.read_bytes():
+            raise CheckpointError(f"{run} belongs to another run, of a single method: give another directory")
+        RunDirectory(run, _identity(names))  # which refuses that of others
+
+
+def _identity(names: Sequence[str]) -> dict[str, str]:
+    return {"methods": ", ".join(sorted(names))}
+
+
+def _rank(
+    named: dict[str, Detector], known: Source, wild: Source, alpha: float, accuracy_loss: float, confidence: float
+) -> Ranking:
+    labels = all_labels(known).numpy()
+    seen = []
+    for name, detector in named.items():
+        scores, classes = detector.score_and_classify(known)
+        seen.append(Candidate(name, scores, detector.score(wild), classes == labels))
+    return rank_candidates(seen, alpha, accuracy_loss=accuracy_loss, confidence=confidence)
+
+
+def _named(candidates: Detectors) -> dict[str, Detector]:
+    if not isinstance(candidates, Mapping | tuple | list):
+        raise InputError(f"candidates is {quoted(candidates)}: give detectors by name in a dict, or in a list")
+    named = dict(candidates) if isinstance(candidates, Mapping) else {str(i): each for i, each in enumerate(candidates)}
+    for name, detector in named.items():
+        if not isinstance(detector, Detector):
+            raise InputError(f"candidate {name} is a {type(detector).__name__}: give detectors, such as fit returns")
+    return named
+
+
+def _names(methods: Sequence[Method]) -> list[str]:
+    """The name of each method: its class, with the settings by which it differs from another of the same class."""
+    if not isinstance(methods, list | tuple) or not methods:
+        raise InputError("methods is no list of methods: give at least one, as in methods=[Woods()]")
+    for method in methods:
+        if isinstance(method, type) or not hasattr(method, "objective"):
+            raise InputError(f"methods holds {method!r}: give methods such as Woods()")
+    names = []
+    for method in methods:
+        alike = [other for other in methods if type(other) is type(method)]
+        varying = [f.name for f in fields(method) if len({getattr(other, f.name) for other in alike}) > 1]
+        names.append("-".join([type(method).__name__, *(f"{name}={getattr(method, name)}" for name in varying)]))
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InputError(f"methods has {twice[0]} twice: give each once")
+    return names

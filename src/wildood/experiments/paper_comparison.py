@@ -1,0 +1,227 @@
+"""The paper's published numbers, and results beside them.
+
+They are kept as printed. Three things in them do not agree with the rest:
+
+- Table A1: Mahalanobis' average AUROC is printed as 93.34; its five columns give 93.39.
+- Table 1: the bold average AUROC is WOODS-alt's 97.43, but WOODS has 97.45. A bold value elsewhere is the best of its
+  column: for accuracy, among the methods with P_in only or among those with P_wild; in tables 2 and A2, at that pi. In
+  Table A2 (pi = 1.0, AUROC on LSUN-C), OE's 99.50 equals WOODS' bold one and is not bold.
+- Table 1: the averages of WOODS-alt have an error of 0.5, more than the mean of the five columns' errors (0.2 and 0.1),
+  which the standard error of an average cannot exceed.
+"""
+
+import csv
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from wildood.experiments.table_names import AVERAGE, paper_set
+from wildood.experiments.tables import Cell, Metric, ResultsTable, TableRow
+
+
+@dataclass(frozen=True)
+class PublishedNumber:
+    """One cell of a table, in percent.
+
+    Attributes:
+        table: "1" and "A1": the OOD set in the wild is the one of the test; "2" and "A2": it is 300K Random Images.
+        id: the ID set, "cifar10" or "cifar100".
+        pi: the share of OOD in the wild data; None for a method that sees no wild data.
+        method: "energy-logistic" is the paper's "Energy (w/ OE)", "max-softmax" its MSP.
+        set: the OOD set of the test, or "average" over five of them; empty for accuracy.
+        metric: "fpr95", "auroc" or "accuracy".
+        value: in percent, to two decimals.
+        error: the standard error, to one decimal; None where the paper prints none.
+        bold: whether the paper prints it in bold.
+
+    >>> number = PublishedNumber("1", "cifar100", 0.1, "woods", "svhn", "fpr95", 0.52, error=0.1, bold=False)
+    >>> number in published_numbers()
+    True
+    """
+
+    table: str
+    id: str
+    pi: float | None
+    method: str
+    set: str
+    metric: str
+    value: float
+    error: float | None
+    bold: bool
+
+    @property
+    def stationary(self) -> bool:
+        """Whether the OOD of the wild data is that of the test."""
+        return self.table in {"1", "A1"}
+
+
+@cache
+def published_numbers() -> tuple[PublishedNumber, ...]:
+    """Every number of tables 1, 2, A1 and A2, row by row.
+
+    >>> len(published_numbers())
+    650
+    """
+    text = resources.files("wildood.experiments").joinpath("published.csv").read_text(encoding="utf-8")
+    return tuple(_number(row) for row in csv.DictReader(text.splitlines()))
+
+
+def find_published(
+    id: str,  # noqa: A002 - the field's own word
+    method: str,
+    set: str,  # noqa: A002 - the field's own word
+    metric: str,
+    pi: float | None = None,
+    *,
+    stationary: bool,
+) -> PublishedNumber | None:
+    """The number that the paper prints for this, or None if it prints none.
+
+    A method that sees no wild data has the same number whatever the wild data is: pi and `stationary` do not matter to
+    it. Accuracy is found with an empty `set`.
+
+    >>> found = find_published("cifar100", "woods", "svhn", "fpr95", 0.1, stationary=True)
+    >>> found.value, found.error
+    (0.52, 0.1)
+    >>> find_published("cifar100", "woods", "svhn", "fpr95", 0.1, stationary=False).value
+    71.67
+    >>> find_published("cifar100", "max-softmax", "svhn", "fpr95", 0.2, stationary=False).value
+    84.59
+    """
+    for number in published_numbers():
+        if (number.id, number.method, number.set, number.metric) == (id, method, set, metric) and (
+            number.pi is None or (number.stationary == stationary and pi is not None and math.isclose(number.pi, pi))
+        ):
+            return number
+    return None
+
+
+def _number(row: dict[str, str]) -> PublishedNumber:
+    return PublishedNumber(
+        table=row["table"],
+        id=row["id"],
+        pi=float(row["pi"]) if row["pi"] else None,
+        method=row["method"],
+        set=row["set"],
+        metric=row["metric"],
+        value=float(row["value"]),
+        error=float(row["error"]) if row["error"] else None,
+        bold=row["bold"] == "1",
+    )
+
+
+PAPER_WILD = "300k"  # in the wild data of the paper's tables 2 and A2
+VALIDATED_TABLES = {"1", "A1"}  # whose FPR95 is measured at the threshold of validation examples
+ERRORS_APART = 2.0  # how many standard errors two numbers may be apart and still be called the same
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A number of ours and the one of the paper, in percent.
+
+    Attributes:
+        block: of the row, as in the table.
+        pi: the share of OOD in the wild data; None where there was none.
+        method: its name in the experiments.
+        title: its name for people.
+        set: our OOD set, or AVERAGE; empty for accuracy.
+        metric: which number of ours it is; "accepted" stands beside an FPR95 of the paper that is measured in the same way.
+        ours: the mean over seeds.
+        ours_error: its standard error; None for one seed.
+        paper: the number that the paper prints.
+        paper_error: its standard error, to one decimal; None where the paper prints none.
+        paper_table: "1", "2", "A1" or "A2".
+
+    >>> found = Beside("π = 0.1", 0.1, "oe", "OE", "svhn", "fpr95", 13.9, 0.4, 13.18, 1.3, "A2")
+    >>> round(found.difference, 2), found.within
+    (0.72, True)
+    """
+
+    block: str
+    pi: float | None
+    method: str
+    title: str
+    set: str
+    metric: Metric
+    ours: float
+    ours_error: float | None
+    paper: float
+    paper_error: float | None
+    paper_table: str
+
+    @property
+    def difference(self) -> float:
+        """Ours less theirs, in points."""
+        return self.ours - self.paper
+
+    @property
+    def other_threshold(self) -> bool:
+        """Whether the paper's FPR95 is measured at the threshold of validation examples, and ours is not."""
+        return self.metric == "fpr95" and self.paper_table in VALIDATED_TABLES
+
+    @property
+    def within(self) -> bool | None:
+        """Whether they are at most two standard errors of the difference apart; None where one of them has none."""
+        if self.ours_error is None or self.paper_error is None:
+            return None
+        return abs(self.difference) <= ERRORS_APART * math.hypot(self.ours_error, self.paper_error)
+
+
+def beside(table: ResultsTable) -> list[Beside]:
+    """Every number of a table that the paper prints, too; a small file stands for the set that it stands in for.
+
+    Numbers that would not mean the same are left out: an average over other sets than the paper's, the accuracy of
+    trainings on other sets, and wild data from another set than 300K Random Images where the paper has those.
+
+    >>> cells = {"svhn": {"fpr95": Cell(0.4, None), "auroc": Cell(0.9, None)}}
+    >>> row = TableRow("with P_in only", None, "energy", "energy", cells, None, 1, {}, 0, ())
+    >>> table = ResultsTable("cifar10", True, None, "honest", ("svhn",), (row,))
+    >>> [(found.metric, found.paper) for found in beside(table)]
+    [('fpr95', 35.59), ('auroc', 90.96)]
+    """
+    return [found for row in table.rows for found in _of_row(table, row)]
+
+
+def _of_row(table: ResultsTable, row: TableRow) -> Iterator[Beside]:
+    theirs: tuple[Metric, ...] = ("fpr95", "auroc")
+    numbers = [(name, metric) for name in row.cells for metric in theirs]
+    for name, metric in [*numbers, ("", "accuracy")]:
+        published = find_published(
+            paper_set(table.id), row.method, paper_set(name), metric, row.pi, stationary=table.stationary
+        )
+        if published is None or not _means_the_same(table, row, published):
+            continue
+        # The FPR95 of Tables 1 and A1 is measured at the threshold of validation examples.
+        as_theirs = metric == "fpr95" and published.table in VALIDATED_TABLES and table.protocol == "as_published"
+        ours: Metric = "accepted" if as_theirs else metric
+        cell = row.accuracy if metric == "accuracy" else row.cells[name].get(ours)
+        if cell is not None:
+            yield _beside(row, name, ours, cell, published)
+
+
+def _means_the_same(table: ResultsTable, row: TableRow, published: PublishedNumber) -> bool:
+    if published.pi is not None and not table.stationary and paper_set(table.wild or "") != PAPER_WILD:
+        return False
+    trained_for_each = published.set == "" and published.pi is not None and table.stationary
+    if published.set != AVERAGE and not trained_for_each:
+        return True
+    theirs = {number.set for number in published_numbers() if number.table == published.table} - {AVERAGE, ""}
+    return AVERAGE in row.cells and sorted(map(paper_set, table.sets)) == sorted(theirs)
+
+
+def _beside(row: TableRow, name: str, metric: Metric, cell: Cell, published: PublishedNumber) -> Beside:
+    return Beside(
+        block=row.block,
+        pi=row.pi,
+        method=row.method,
+        title=row.title,
+        set=name,
+        metric=metric,
+        ours=100 * cell.mean,
+        ours_error=None if cell.error is None else 100 * cell.error,
+        paper=published.value,
+        paper_error=published.error,
+        paper_table=published.table,
+    )
