@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from wildood.data import decoded
+from wildood.data import image_cache as decoded
 from wildood.data.files import locked
 from wildood.data.folders import open_images
 from wildood.errors import InputError

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wildood.data import permutation as module
+from wildood.data import sampling as module
 from wildood.data.sampling import IN_MEMORY, Permutation, ShuffledCycle, generator, permutation, split
 from wildood.data.sources import ArraySource, Part
 

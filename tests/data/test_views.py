@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from wildood.data import views
+from wildood.data import augmentation as views
 from wildood.data.augmentation import random_flip, random_view, rotations
 
 

@@ -9,7 +9,7 @@ import torch
 from wildood.data.files import locked
 from wildood.detect.posthoc import posthoc
 from wildood.errors import InputError
-from wildood.experiments import shared_pass
+from wildood.experiments import run as shared_pass
 from wildood.experiments.comparison import METHODS, Metrics, detector_of
 from wildood.experiments.digits import SPEC, digits, starting_classifier
 from wildood.experiments.grids import grid, only

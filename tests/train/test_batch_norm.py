@@ -9,7 +9,7 @@ from torch import nn
 from wildood.methods.cross_entropy import CrossEntropyObjective
 from wildood.models.classifier import Classifier
 from wildood.models.features import FeatureTap
-from wildood.train import batch_norm
+from wildood.train import distributed as batch_norm
 from wildood.train.distributed import Process, normalising_together, synchronised
 
 
