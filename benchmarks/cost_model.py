@@ -29,7 +29,7 @@ from wildood.methods.objective import Batch
 from wildood.models.classifier import Classifier, each_output
 from wildood.models.small import SmallCNN
 from wildood.train.lagrangian import AugmentedLagrangian
-from wildood.train.monitor import start_of
+from wildood.train.monitor import measure_start
 from wildood.train.optimisers import clip_gradient, optimiser_of
 
 IMAGE = (16, 16, 3)
@@ -80,7 +80,7 @@ def measured(classifier: Classifier, examples: ArraySource) -> Costs:
     """The four costs, on some labelled examples."""
     count = len(examples)
     forward = seconds_of(lambda: each_output(classifier, examples, lambda outputs: outputs.logits)) / count
-    objective = wildood.Woods().objective(classifier, start_of(classifier, examples, 0)).train()
+    objective = wildood.Woods().objective(classifier, measure_start(classifier, examples, 0)).train()
     lagrangian, schedule = AugmentedLagrangian(objective.duals), wildood.Schedule()
     optimiser = optimiser_of(objective, schedule)
     raw, labels = examples.gather(torch.arange(BATCH))

@@ -19,7 +19,7 @@ from wildood.experiments.cifar10 import SPEC, cifar10, resnet20
 from wildood.experiments.parts import Parts
 from wildood.models.classifier import Outputs, each_output
 from wildood.train.loop import Training
-from wildood.train.monitor import start_of
+from wildood.train.monitor import measure_start
 
 STEPS = 100
 
@@ -28,7 +28,7 @@ def measured(model: nn.Module, parts: Parts, method: wildood.EnergyLogistic, see
     """FPR95 and accuracy on the test part after the last step, at the released learning rate."""
     labelled, test = labelled_source(parts.labelled, "labelled"), labelled_source(parts.test_id, "test")
     classifier, _ = copy_classifier(model, labelled, SPEC, None, uses_features=False)
-    objective = method.objective(classifier, start_of(classifier, labelled, seed))
+    objective = method.objective(classifier, measure_start(classifier, labelled, seed))
     schedule = replace(wildood.Schedule.as_published(), epochs=None, steps=STEPS, milestones=())
     Training(objective, labelled, parts.wild, schedule, seed, keep="last").train()
 

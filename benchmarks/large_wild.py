@@ -27,9 +27,9 @@ from wildood.detect.checks import copy_classifier
 from wildood.methods.objective import Batch
 from wildood.methods.schedule import Schedule
 from wildood.models.resnet import ResNet20
-from wildood.train.batches import Ahead
+from wildood.train.batches import Prefetch
 from wildood.train.loop import Training
-from wildood.train.monitor import start_of
+from wildood.train.monitor import measure_start
 
 ALLOWED = 1200 * 1024 * 1024  # bytes of private memory
 IMAGE = (32, 32, 3)
@@ -68,12 +68,12 @@ def train(path: Path) -> None:
     known = labelled_source((rng.integers(0, 256, (2_000, *IMAGE), dtype=np.uint8), rng.integers(0, 10, 2_000)), "labelled")
     spec = InputSpec(mean=(0.5,) * 3, std=(0.25,) * 3)
     classifier, _ = copy_classifier(ResNet20(), known, spec, None, uses_features=False)
-    objective = Woods().objective(classifier, start_of(classifier, known, seed=0))
+    objective = Woods().objective(classifier, measure_start(classifier, known, seed=0))
     wild, _ = WildPool(open_images(path)).set_aside(0.1, seed=0)
     training = Training(objective, known, wild, Schedule(steps=10_000), seed=0)
     resident = training.batches.draw()
     seconds: dict[str, list[float]] = {"source": [], "resident": []}
-    with Ahead(training.batches.draw, training.batches.state_dict) as from_source, path.open("rb") as file:
+    with Prefetch(training.batches.draw, training.batches.state_dict) as from_source, path.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # from the disk, not from what was just written
         for block in range(BLOCKS):
             for kind, ahead in (("source", from_source), ("resident", _Resident(resident))):

@@ -31,7 +31,7 @@ from wildood.models.wide_resnet import WideResNet
 from wildood.train.checkpoint import RunDirectory
 from wildood.train.lagrangian import AugmentedLagrangian
 from wildood.train.loop import Training
-from wildood.train.monitor import Monitor, start_of
+from wildood.train.monitor import Monitor, measure_start
 from wildood.train.optimisers import clip_gradient, optimiser_of
 
 BLOCK_SECONDS, BLOCKS, WARM_UP = 0.5, 10, 2  # a block is as many steps as take so long; so many at least; not counted
@@ -99,7 +99,7 @@ def measure(name: str, model: nn.Module, spec: InputSpec | None, seconds: float)
     monitor = Monitor(labelled_source(held, "holdout"), aside, 0.05)
 
     began = time.perf_counter()
-    objective = method.objective(classifier, start_of(classifier, source, 0))
+    objective = method.objective(classifier, measure_start(classifier, source, 0))
     start_up = time.perf_counter() - began
     size = method.schedule().batch
     batch = Batch(*(torch.from_numpy(each[:size]) for each in (*labelled, wild[0])))

@@ -42,7 +42,7 @@ from wildood.experiments.parts import Parts
 from wildood.methods.objective import Objective
 from wildood.models.classifier import Outputs, each_output
 from wildood.train.loop import Training
-from wildood.train.monitor import full_constraints, start_of
+from wildood.train.monitor import full_constraints, measure_start
 
 LEVELS = (50, 30, 25, 20, 10, 5, 2)  # % FPR95
 HALF = ("unseen", "learned")  # parts to develop on with the classifier that was trained on half of the images
@@ -69,7 +69,7 @@ def curve(
     classifier, _ = copy_classifier(model, labelled, SPEC, None, uses_features=method.uses_features)
     looks: list[Look] = []
     began = time.perf_counter()
-    objective = method.objective(classifier, start_of(classifier, labelled, seed))
+    objective = method.objective(classifier, measure_start(classifier, labelled, seed))
     trained = time.perf_counter() - began  # what is computed before the first step is part of the method
 
     def scored(outputs: Outputs) -> torch.Tensor:

@@ -25,7 +25,7 @@ from wildood.experiments.results import Result
 from wildood.experiments.run import run
 from wildood.experiments.store import RunStore
 from wildood.methods.schedule import Schedule
-from wildood.methods.shipped import SHIPPED as METHODS
+from wildood.methods.shipped import METHODS
 from wildood.models.resnet import ResNet20
 from wildood.models.small import SmallCNN
 from wildood.models.wide_resnet import WideResNet

@@ -12,7 +12,7 @@ from wildood.cli.main import main
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.results import Failure, OnOod, Result
 from wildood.experiments.store import RunStore
-from wildood.methods.shipped import SHIPPED as METHODS
+from wildood.methods.shipped import METHODS
 
 WITHOUT = """
 import sys

@@ -8,7 +8,7 @@ from wildood.experiments import grids
 from wildood.experiments.grids import GRIDS, Grid
 from wildood.experiments.run import run
 from wildood.experiments.store import RunStore
-from wildood.methods.shipped import SHIPPED as METHODS
+from wildood.methods.shipped import METHODS
 
 
 @pytest.mark.parametrize(("name", "runs"), [("cifar100-stationary", 520), ("cifar10-pi", 450), ("digits", 150)])

@@ -231,10 +231,10 @@ def test_by_class_that_cannot_be_done_is_said_and_recorded_and_what_was_trained_
     assert said.endswith(detector.record["not_by_class"])
     assert "too few for a false-alarm rate of 0.05 in each class" in detector.record["not_by_class"]
     assert (detector.class_thresholds, detector.promise.by_class) == (None, False)
-    assert detector.told_promise == f"{detector.promise} (over all classes: by class was NOT done)"
-    assert detector.told_promise in repr(detector)
+    assert detector.promise_text == f"{detector.promise} (over all classes: by class was NOT done)"
+    assert detector.promise_text in repr(detector)
     detector.calibrate(toy.test, 0.2, by_class=True)
-    assert detector.told_promise == str(detector.promise)
+    assert detector.promise_text == str(detector.promise)
 
 
 def test_a_step_that_known_ood_examples_chose_says_so(classifier):

@@ -19,7 +19,7 @@ from wildood.methods.distillation import Answers
 from wildood.models.classifier import Classifier, tap_features
 from wildood.models.small import MLP
 from wildood.models.whitening import whitener
-from wildood.train.monitor import start_of
+from wildood.train.monitor import measure_start
 
 
 def fit_frozen(model, toy, schedule, **settings):
@@ -77,7 +77,7 @@ def test_detector_is_that_of_a_linear_model_trained_on_white_features(toy, train
         return classifier.features(torch.tensor(x)).detach().double().numpy()
 
     known = features(toy.labelled[0])
-    start = start_of(classifier, labelled_source(toy.labelled, "labelled"), seed=0)
+    start = measure_start(classifier, labelled_source(toy.labelled, "labelled"), seed=0)
     root = whitener(torch.tensor(known.T @ known / len(known)), len(known), float(start.logsumexp.var())).numpy()
 
     def white(x):

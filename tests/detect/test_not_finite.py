@@ -11,7 +11,7 @@ import wildood
 from wildood.data.images import Images
 from wildood.detect.bulk import Rows, lines_of
 from wildood.detect.detector import Detector, Example
-from wildood.experiments.decisions import Answers, SetAnswers
+from wildood.experiments.decisions import Answers, SetDecisions
 from wildood.experiments.evaluation import measure
 from wildood.models.classifier import Classifier
 from wildood.report.evaluation_record import metrics_record
@@ -158,7 +158,7 @@ def test_lines_and_records_hold_an_infinite_score_as_text():
 
 def test_an_evaluation_counts_examples_that_overflow_as_caught(tmp_path):
     detector = energy().calibrate(np.random.default_rng(0).normal(size=(99, 2)).astype(np.float32))
-    known, unknown = (SetAnswers.asked(detector, "a", Images(x)) for x in (np.zeros((5, 2), np.float32), HUGE[:3]))
+    known, unknown = (SetDecisions.asked(detector, "a", Images(x)) for x in (np.zeros((5, 2), np.float32), HUGE[:3]))
     measured = measure(detector, known, [unknown], resamples=10)
     assert (measured.evaluation.ood[0].caught.value, measured.evaluation.ood[0].auroc.value) == (1.0, 1.0)
     strict(json.dumps(metrics_record(measured, tmp_path, "wildood evaluate"), allow_nan=False))

@@ -7,7 +7,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import wildood
 from wildood import InputError
-from wildood.data.fingerprint import used_as
+from wildood.data.fingerprint import role_of
 from wildood.data.sources import ArraySource, DatasetSource
 
 
@@ -111,13 +111,13 @@ class Random(Dataset):
 def test_datasets_of_one_type_and_length_are_not_taken_for_each_other():
     first, second = (DatasetSource(Random(seed), labelled=True, name="x") for seed in (0, 1))
     assert first.fingerprint() == second.fingerprint()
-    assert used_as({"data": {"labelled": first.fingerprint()}}, second) == ""
+    assert role_of({"data": {"labelled": first.fingerprint()}}, second) == ""
 
 
 def test_the_whole_of_which_a_part_was_used_is_recognised(toy):
     x = ArraySource(toy.test[0])
-    assert used_as({"data": {"wild": f"{x.fingerprint()}/0a1b+other at pi = 0.1"}}, x) == "wild"
-    assert used_as({"data": {"wild": f"other/{x.fingerprint()}"}}, x) == ""
+    assert role_of({"data": {"wild": f"{x.fingerprint()}/0a1b+other at pi = 0.1"}}, x) == "wild"
+    assert role_of({"data": {"wild": f"other/{x.fingerprint()}"}}, x) == ""
 
 
 def test_the_share_of_unknowns_in_what_a_fit_was_given_is_refused(detector, toy, form, tmp_path):

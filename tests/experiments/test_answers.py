@@ -7,7 +7,7 @@ import torch
 import wildood
 from wildood.data.images import Images
 from wildood.errors import InputError
-from wildood.experiments.decisions import Answers, SetAnswers
+from wildood.experiments.decisions import Decisions, SetDecisions
 
 X = np.random.default_rng(0).normal(size=(90, 2)).astype("f")
 
@@ -20,7 +20,7 @@ def detector():
 def test_answers_are_the_detectors_own_by_class_and_at_infinity(detector):
     detector.class_thresholds = np.array([1.0, np.inf])
     scores, classes = np.array([1.0, 1.5, 3.0, np.inf, -np.inf]), np.array([0, 0, 1, 1, 0])
-    found = Answers.of(detector, scores, classes)
+    found = Decisions.of(detector, scores, classes)
     assert found.rejected.tolist() == [False, True, False, True, True]  # a score that is not finite is never accepted
     assert found.margins.tolist() == [0.0, 0.5, -np.inf, np.inf, np.inf]
 
@@ -28,22 +28,22 @@ def test_answers_are_the_detectors_own_by_class_and_at_infinity(detector):
 def test_a_detector_without_a_threshold_is_refused(detector):
     detector.threshold = float("nan")
     with pytest.raises(InputError, match="this detector has no threshold"):
-        Answers.of(detector, np.zeros(3), np.zeros(3, int))
+        Decisions.of(detector, np.zeros(3), np.zeros(3, int))
 
 
 def test_a_set_has_the_answers_to_its_examples(detector):
-    found = SetAnswers.asked(detector, "test", Images(X[40:]))
+    found = SetDecisions.asked(detector, "test", Images(X[40:]))
     assert np.array_equal(found.scores, detector.score(X[40:]))
     assert np.array_equal(found.classes, detector.classify(X[40:]))
     assert np.array_equal(found.rejected, detector.predict(X[40:]) == wildood.UNKNOWN)
     assert np.array_equal(found.accepted, ~found.rejected)
     assert np.array_equal(found.margins > 0, found.rejected)
-    assert (found.name, found.used_as) == ("test", "")
-    assert SetAnswers.asked(detector, "test", Images(X[:40])).used_as == "threshold"
+    assert (found.name, found.role_of) == ("test", "")
+    assert SetDecisions.asked(detector, "test", Images(X[:40])).role_of == "threshold"
 
 
 def test_the_most_confident_mistakes_come_first(detector):
-    found = SetAnswers.asked(detector, "test", Images(1.5 * X))
+    found = SetDecisions.asked(detector, "test", Images(1.5 * X))
     accepted, rejected = found.mistakes_if_ood, found.mistakes_if_id
     assert set(accepted) == set(np.flatnonzero(found.accepted))
     assert set(rejected) == set(np.flatnonzero(found.rejected))
@@ -65,4 +65,4 @@ def test_the_most_confident_mistakes_come_first(detector):
 )
 def test_what_the_detector_cannot_take_is_refused_with_the_name_of_the_set(detector, images, message):
     with pytest.raises(InputError, match=message):
-        SetAnswers.asked(detector, "svhn", images)
+        SetDecisions.asked(detector, "svhn", images)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from wildood.experiments.paper_comparison import Beside, beside
+from wildood.experiments.paper_comparison import PaperComparison, beside
 from wildood.experiments.tables import AVERAGE, Cell, ResultsTable, TableRow
 
 SETS = ("svhn.npz", "rooms_resize.npz", "rooms_crop.npz", "textures.npz", "places.npz")
@@ -45,7 +45,7 @@ def test_a_number_stands_beside_the_papers_with_its_difference():
     ],
 )
 def test_within_is_two_standard_errors_of_the_difference(ours, error, paper_error, expected):
-    assert Beside("", 0.1, "oe", "OE", "svhn", "fpr95", ours, error, 10.0, paper_error, "1").within is expected
+    assert PaperComparison("", 0.1, "oe", "OE", "svhn", "fpr95", ours, error, 10.0, paper_error, "1").within is expected
 
 
 def test_stand_ins_and_the_sets_themselves_find_the_same_numbers():

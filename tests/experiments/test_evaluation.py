@@ -10,7 +10,7 @@ from wildood.data.images import Images
 from wildood.evaluate.binomial import Share
 from wildood.evaluate.bootstrap import fpr_interval, percentile_interval, resample
 from wildood.evaluate.metrics import fpr_at_tpr
-from wildood.experiments.decisions import SetAnswers
+from wildood.experiments.decisions import SetDecisions
 from wildood.experiments.evaluation import class_names, evaluate, measure
 from wildood.experiments.promise_check import check_on_known
 
@@ -40,13 +40,13 @@ def detector():
 @pytest.fixture(scope="module")
 def known(detector):
     x, y = points(150)
-    return SetAnswers.asked(detector, "test", Images(x, y))
+    return SetDecisions.asked(detector, "test", Images(x, y))
 
 
 @pytest.fixture(scope="module")
 def unknown(detector):
     return [
-        SetAnswers.asked(detector, name, Images(points(count, shift)[0]))
+        SetDecisions.asked(detector, name, Images(points(count, shift)[0]))
         for name, count, shift in (("a", 70, 1), ("b", 40, 0.6))
     ]
 
@@ -111,7 +111,7 @@ def test_intervals_of_each_set_and_of_the_mean_come_from_the_same_resamples(know
 
 
 def test_without_labels_there_is_no_accuracy_and_classes_are_the_predicted_ones(detector, known, unknown):
-    answers = SetAnswers.asked(detector, "test", Images(known.images.examples))
+    answers = SetDecisions.asked(detector, "test", Images(known.images.examples))
     found = evaluate(answers, unknown, resamples=2).id
     assert (found.accuracy, found.accuracy_of_accepted, found.classes_are) == (None, None, "predicted")
     said, classes = detector.predict(known.images), detector.classify(known.images)
@@ -123,7 +123,7 @@ def test_a_threshold_for_each_class_decides_where_there_is_one(known, unknown):
     detector = wildood.posthoc(corner_classifier(), wildood.EnergyScore(), holdout=points(300), alpha=0.1)
     detector.calibrate(alpha=0.1, by_class=True)
     detector.class_thresholds = detector.class_thresholds + np.array([9.0, 0.0, -9.0])
-    answers = SetAnswers.asked(detector, "test", known.images)
+    answers = SetDecisions.asked(detector, "test", known.images)
     rejected = detector.predict(known.images) == wildood.UNKNOWN
     found = evaluate(answers, unknown, resamples=2).id
     assert not np.array_equal(rejected, answers.scores > detector.threshold)
@@ -132,7 +132,7 @@ def test_a_threshold_for_each_class_decides_where_there_is_one(known, unknown):
 
 def test_where_a_rate_is_promised_by_predicted_class_it_is_measured_by_it(known, unknown):
     detector = wildood.posthoc(corner_classifier(), wildood.EnergyScore(), holdout=points(300), alpha=0.1, by_class=True)
-    answers = SetAnswers.asked(detector, "test", known.images)
+    answers = SetDecisions.asked(detector, "test", known.images)
     found = measure(detector, answers, unknown, resamples=2).evaluation.id
     assert found.classes_are == "predicted"
     assert counted(found.accuracy)[1] == 150  # which needs the labels
@@ -145,14 +145,14 @@ def test_where_a_rate_is_promised_by_predicted_class_it_is_measured_by_it(known,
 def test_a_set_that_set_the_threshold_gets_no_verdict(unknown):
     x, y = points(60)
     detector = wildood.posthoc(corner_classifier(), wildood.EnergyScore(), holdout=(x, y), alpha=0.1)
-    found = measure(detector, SetAnswers.asked(detector, "test", Images(x, y)), unknown, resamples=2)
+    found = measure(detector, SetDecisions.asked(detector, "test", Images(x, y)), unknown, resamples=2)
     assert found.promise.verdict == "cannot be told"
     assert found.promise.rate == found.evaluation.id.false_alarms
 
 
 def test_names_of_classes_that_the_detector_does_not_know_are_noted(detector, known, unknown):
     x, y = known.images.examples, known.images.labels
-    named = SetAnswers.asked(detector, "test", Images(x, y, classes=("cat", "dog", "eel")))
+    named = SetDecisions.asked(detector, "test", Images(x, y, classes=("cat", "dog", "eel")))
     assert measure(detector, named, unknown, resamples=2).evaluation.id.unmatched_names is True
     assert measure(detector, known, unknown, resamples=2).evaluation.id.unmatched_names is False
     other = wildood.posthoc(corner_classifier(), wildood.EnergyScore(), holdout=points(50), alpha=0.1)
@@ -163,20 +163,20 @@ def test_names_of_classes_that_the_detector_does_not_know_are_noted(detector, kn
 def test_nothing_accepted_has_no_accuracy(known, unknown):
     detector = wildood.posthoc(corner_classifier(), wildood.EnergyScore(), holdout=points(200), alpha=0.1)
     detector.threshold = -1e9
-    found = evaluate(SetAnswers.asked(detector, "test", known.images), unknown, resamples=2).id
+    found = evaluate(SetDecisions.asked(detector, "test", known.images), unknown, resamples=2).id
     assert (found.accuracy_of_accepted, found.false_alarms.value) == (None, 1)
     assert found.accuracy is not None
 
 
 def test_examples_in_both_sets_are_counted(detector, known):
     mixed = np.concatenate([points(9, 1)[0], known.images.examples[:4], known.images.examples[:1]])
-    found = evaluate(known, [SetAnswers.asked(detector, "mixed", Images(mixed))], resamples=2)
+    found = evaluate(known, [SetDecisions.asked(detector, "mixed", Images(mixed))], resamples=2)
     assert found.ood[0].also_in_id == 5
 
 
 def test_classes_are_named_by_the_detector_then_by_the_data_then_by_their_numbers(detector, known):
     x, y = known.images.examples, known.images.labels
-    named = SetAnswers.asked(detector, "test", Images(x, y, classes=("cat", "dog")))
+    named = SetDecisions.asked(detector, "test", Images(x, y, classes=("cat", "dog")))
     assert class_names(detector, known) == ["0", "1", "2"]
     assert class_names(detector, named) == ["cat", "dog", "2"]
     other = wildood.posthoc(corner_classifier(), wildood.EnergyScore(), holdout=points(50), alpha=0.1)
@@ -185,7 +185,7 @@ def test_classes_are_named_by_the_detector_then_by_the_data_then_by_their_number
 
 
 def test_a_set_of_which_nothing_is_accepted_has_an_fpr_that_may_be_more(detector, known):
-    far = [SetAnswers.asked(detector, name, Images(np.zeros((count, 2), "f"))) for name, count in (("a", 30), ("b", 300))]
+    far = [SetDecisions.asked(detector, name, Images(np.zeros((count, 2), "f"))) for name, count in (("a", 30), ("b", 300))]
     found = evaluate(known, far, resamples=20)
     assert [(one.fpr95.value, one.fpr95.low) for one in found.ood] == [(0, 0), (0, 0)]
     assert [one.fpr95.high for one in found.ood] == pytest.approx([1 - 0.025 ** (1 / count) for count in (30, 300)])
@@ -204,7 +204,7 @@ def test_the_promise_is_judged_as_an_inspection_judges_it(detector, known, unkno
 def test_sets_that_the_detector_has_met_are_said_to_be_so(unknown):
     x, y = points(60)
     detector = wildood.posthoc(corner_classifier(), wildood.EnergyScore(), holdout=(x, y), alpha=0.1)
-    met, new = (SetAnswers.asked(detector, "test", Images(some, labels)) for some, labels in ((x, y), (x[1:], y[1:])))
-    assert evaluate(met, unknown, resamples=2).id.used_as == "threshold"
-    assert evaluate(new, [met], resamples=2).ood[0].used_as == "threshold"
-    assert evaluate(new, unknown, resamples=2).id.used_as == ""
+    met, new = (SetDecisions.asked(detector, "test", Images(some, labels)) for some, labels in ((x, y), (x[1:], y[1:])))
+    assert evaluate(met, unknown, resamples=2).id.role_of == "threshold"
+    assert evaluate(new, [met], resamples=2).ood[0].role_of == "threshold"
+    assert evaluate(new, unknown, resamples=2).id.role_of == ""

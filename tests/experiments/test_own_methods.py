@@ -8,7 +8,7 @@ from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.grids import grid
 from wildood.experiments.own_methods import beside_woods, budget_lines, register
-from wildood.methods.shipped import SHIPPED as METHODS
+from wildood.methods.shipped import METHODS
 from wildood.scores.shipped import NAMES as SCORES
 
 NUMBERS = count()  # a module of another name for each text: Python imports one name once

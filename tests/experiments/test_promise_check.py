@@ -9,7 +9,7 @@ import torch
 import wildood
 from wildood.detect.promise import Promise
 from wildood.evaluate.binomial import Share
-from wildood.experiments.decisions import Answers
+from wildood.experiments.decisions import Decisions
 from wildood.experiments.promise_check import by_luck, check_on_known, check_on_traffic
 
 HOLDOUT = np.random.default_rng(0).normal(size=400).astype("f")
@@ -24,7 +24,7 @@ def detector():
 
 
 def decided(detector, scores, classes=None):
-    return Answers.of(detector, scores, CLASSES[: len(scores)] if classes is None else classes)
+    return Decisions.of(detector, scores, CLASSES[: len(scores)] if classes is None else classes)
 
 
 def test_luck_is_the_share_of_all_orders_with_as_many_false_alarms(detector):
@@ -101,7 +101,7 @@ def test_a_promise_for_each_class_is_judged_in_each_predicted_class(detector):
 
 def test_examples_that_the_detector_was_made_from_say_nothing_of_the_promise(detector):
     fresh = decided(detector, np.full(200, 9.0))
-    said = check_on_known(detector, fresh, 0.95, used_as="threshold")
+    said = check_on_known(detector, fresh, 0.95, role_of="threshold")
     assert (said.verdict, said.rate.value, said.by_luck) == ("cannot be told", 1, None)
     assert said.says.endswith("these examples set the detector's threshold, so they say nothing of the promise: give others")
 

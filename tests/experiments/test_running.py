@@ -18,7 +18,7 @@ from wildood.experiments.results import Failure, Result
 from wildood.experiments.run import run
 from wildood.experiments.split import divide
 from wildood.experiments.starts import start_name
-from wildood.experiments.starts import starting_classifier as start_of
+from wildood.experiments.starts import starting_classifier as measure_start
 from wildood.experiments.store import RunStore
 from wildood.methods.woods import WoodsObjective
 from wildood.scores.shipped import NAMES
@@ -110,7 +110,7 @@ def test_a_score_on_the_shared_pass_is_the_score_on_the_images(small, small_root
     found = run(experiment, store, small_root)
     assert isinstance(found, Result), found
     parts = divide(experiment, small_root)
-    model = start_of(experiment, parts, tmp_path, small_root)
+    model = measure_start(experiment, parts, tmp_path, small_root)
     plain = posthoc(model, experiment.recipe(), labelled=parts.labelled, holdout=parts.holdout, input=parts.spec)
     expected = plain.score(parts.tests["grey.npz"])
     np.testing.assert_allclose(store.scores(experiment)["grey.npz"], expected, rtol=1e-3, atol=1e-4)

@@ -10,7 +10,7 @@ from wildood.experiments.results import Failure, OnOod, Result
 from wildood.experiments.table_names import METHOD_TITLES, SET_TITLES, STAND_INS
 from wildood.experiments.tables import AVERAGE, result_tables
 from wildood.methods.schedule import Schedule
-from wildood.methods.shipped import SHIPPED as METHODS
+from wildood.methods.shipped import METHODS
 from wildood.scores.shipped import NAMES as SCORES
 
 

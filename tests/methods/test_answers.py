@@ -10,7 +10,7 @@ from wildood.methods.distillation import Answers
 from wildood.methods.objective import Batch, Objective
 from wildood.models.classifier import Classifier
 from wildood.models.features import FeatureTap
-from wildood.train.monitor import start_of
+from wildood.train.monitor import measure_start
 
 RNG = torch.Generator().manual_seed(0)
 BATCH = Batch(torch.randn(8, 5, generator=RNG), torch.arange(8) % 3, torch.randn(8, 5, generator=RNG))
@@ -23,7 +23,7 @@ def classifier() -> Classifier:
 
 def at_work(method: Woods, *, white: bool = True) -> Objective:
     model = classifier()
-    start = start_of(model, labelled_source((BATCH.labelled, BATCH.labels), "labelled"), 0)
+    start = measure_start(model, labelled_source((BATCH.labelled, BATCH.labels), "labelled"), 0)
     return method.objective(model, start if white else start._replace(moments=None))
 
 

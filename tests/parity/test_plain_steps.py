@@ -24,7 +24,7 @@ from wildood.experiments.grids import grid
 from wildood.methods.objective import stages_of
 from wildood.models.classifier import Classifier, tap_features
 from wildood.train.loop import Training
-from wildood.train.monitor import start_of
+from wildood.train.monitor import measure_start
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (48, 8, 8, 3), dtype=np.uint8)
@@ -48,7 +48,7 @@ def classifier() -> Classifier:
 def changed_gradients(method, schedule: Schedule) -> set[str]:
     """The parameters whose gradient is not that of the loss when the optimiser gets it, over three steps of each stage."""
     model, changed = classifier(), set()
-    start = start_of(model, LABELLED, 0)
+    start = measure_start(model, LABELLED, 0)
     for stage in stages_of(method):
         objective = stage.objective(model, start)
         timing = replace(schedule if stage is method else stage.schedule(), epochs=None, steps=3, batch=16)
@@ -86,7 +86,7 @@ def test_a_baseline_steps_along_the_gradient_of_its_loss(method):
 def test_a_baseline_minimises_its_own_loss_alone(method):
     model = classifier()
     for stage in stages_of(method):
-        objective = stage.objective(model, start_of(model, LABELLED, 0))
+        objective = stage.objective(model, measure_start(model, LABELLED, 0))
         assert objective.answers is None
         assert objective.whitening is None
 

@@ -14,7 +14,7 @@ from wildood.data.sources import ArraySource
 from wildood.models.classifier import Classifier
 from wildood.models.features import FeatureTap
 from wildood.train.loop import Training
-from wildood.train.monitor import start_of
+from wildood.train.monitor import measure_start
 
 SEED, BATCH, EPOCHS = 5, 16, 4
 RNG = np.random.default_rng(0)
@@ -86,7 +86,7 @@ def released(net: Net, ood_losses, extra: list[nn.Parameter], lr_lam: float, pen
 @pytest.mark.parametrize("penalty_mult", [1.1, 1.5])
 def test_woods_as_published_follows_the_released_code(lr_lam, penalty_mult):
     ours = Classifier(new_net())
-    start = start_of(ours, ArraySource(X, Y), SEED)
+    start = measure_start(ours, ArraySource(X, Y), SEED)
     objective = Woods.as_published(gamma=penalty_mult, mu2=lr_lam).objective(ours, start)
     net = new_net()
     w, b = (nn.Parameter(value.detach().clone()) for value in objective.level.parameters())
@@ -103,7 +103,7 @@ def test_woods_as_published_follows_the_released_code(lr_lam, penalty_mult):
 
 def test_woods_alt_as_published_follows_the_released_code():
     ours = Classifier(new_net(), tap=FeatureTap("fc", side="input"))
-    start = start_of(ours, ArraySource(X, Y), SEED)
+    start = measure_start(ours, ArraySource(X, Y), SEED)
     objective = WoodsAlt.as_published().objective(ours, start)
     net = new_net()
     head = nn.Sequential(nn.Linear(8, 300), nn.ReLU(), nn.Linear(300, 1))
@@ -132,7 +132,7 @@ def released_baseline(net: Net, ood_loss, extra: list[nn.Parameter], weight: flo
 def test_energy_logistic_as_published_follows_the_released_code(weight):
     """There, w S + b is the logit of ID; w and b come from nn.Linear(1, 1), with either sign, and decay."""
     ours = Classifier(new_net())
-    start = start_of(ours, ArraySource(X, Y), SEED)
+    start = measure_start(ours, ArraySource(X, Y), SEED)
     objective = EnergyLogistic.as_published(weight).objective(ours, start)
     woods = Woods.as_published().objective(Classifier(new_net()), start)  # the released code draws the same for both
     w, b = (nn.Parameter(value.detach().clone()) for value in woods.level.parameters())
@@ -149,7 +149,7 @@ def test_energy_logistic_as_published_follows_the_released_code(weight):
 @pytest.mark.parametrize("weight", [0.1, 0.5, 1.0])
 def test_outlier_exposure_as_published_follows_the_released_code(weight):
     ours, net = Classifier(new_net()), new_net()
-    objective = OutlierExposure(weight).objective(ours, start_of(ours, ArraySource(X, Y), SEED))
+    objective = OutlierExposure(weight).objective(ours, measure_start(ours, ArraySource(X, Y), SEED))
 
     def ood_loss(logits):
         return -(logits[BATCH:].mean(1) - torch.logsumexp(logits[BATCH:], dim=1)).mean()

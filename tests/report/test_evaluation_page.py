@@ -13,7 +13,7 @@ from PIL import Image
 
 import wildood
 from wildood.data.images import Images
-from wildood.experiments.decisions import SetAnswers
+from wildood.experiments.decisions import SetDecisions
 from wildood.experiments.evaluation import measure
 from wildood.models.small import MLP, SmallCNN
 from wildood.report import figures
@@ -28,8 +28,8 @@ def pictures(rng, count, brightness=200):
 
 
 def measured(detector, known, unknown):
-    asked = SetAnswers.asked(detector, "test <1>", known)
-    answers = [SetAnswers.asked(detector, name, images) for name, images in unknown.items()]
+    asked = SetDecisions.asked(detector, "test <1>", known)
+    answers = [SetDecisions.asked(detector, name, images) for name, images in unknown.items()]
     return measure(detector, asked, answers, resamples=20)
 
 
@@ -206,7 +206,7 @@ def test_the_lead_says_what_becomes_of_the_promise(cases, trees, case):
 def test_a_set_that_set_the_threshold_is_said_to_be_so(cases, trees, parse):
     assert "is not new" not in trees["vectors"].text
     case = cases["vectors"]
-    far = case._replace(evaluation=replace(case.evaluation, ood=(replace(case.evaluation.ood[0], used_as="threshold"),)))
+    far = case._replace(evaluation=replace(case.evaluation, ood=(replace(case.evaluation.ood[0], role_of="threshold"),)))
     panel = parse(evaluation_page(far, {})).panel("What it costs on ID data")
     assert "far: these examples set the detector's threshold: what is measured here is not new." in panel.text
 

@@ -60,7 +60,7 @@ def test_sets_that_were_used_before_are_told_in_every_form():
     found = made("a|b", "c")
     assert used_before(found) == []
     found = replace(
-        found, id=replace(found.id, used_as="threshold"), ood=(replace(found.ood[0], used_as="wild"), found.ood[1])
+        found, id=replace(found.id, role_of="threshold"), ood=(replace(found.ood[0], role_of="wild"), found.ood[1])
     )
     new = "what is measured here is not new."
     known, unknown = (

@@ -11,7 +11,7 @@ from wildood.data.images import Images
 from wildood.detect.promise import Promise
 from wildood.evaluate.mixture import fpr_by_share, unknown_share
 from wildood.evaluate.thresholds import p_values
-from wildood.experiments.decisions import Answers
+from wildood.experiments.decisions import Decisions
 from wildood.report.inspection import SHARES, inspected
 from wildood.report.inspection_record import inspection_record
 from wildood.report.labelling import borderline, label_first, most_ood
@@ -30,7 +30,7 @@ def detector():
 
 
 def decided(detector, scores=TRAFFIC, classes=None):
-    return Answers.of(detector, scores, CLASSES[: len(scores)] if classes is None else classes)
+    return Decisions.of(detector, scores, CLASSES[: len(scores)] if classes is None else classes)
 
 
 def test_the_share_of_unknowns_is_tested_against_the_holdout(detector):
@@ -74,11 +74,11 @@ def test_a_holdout_that_cannot_be_trusted_is_not_tested_against(detector, promis
 
 
 def test_traffic_that_a_fit_has_seen_is_not_tested(detector):
-    found = inspected(detector, decided(detector), decided(detector, HOLDOUT), used_as="wild")
+    found = inspected(detector, decided(detector), decided(detector, HOLDOUT), role_of="wild")
     assert (found.unknown, found.p_values, found.fpr(), found.found) == (None, None, None, False)
     assert "was not tested: these examples were the detector's wild data, and what" in found.says
     assert found.promise.rate is not None  # which does not rest on the traffic
-    assert inspected(detector, decided(detector, HOLDOUT - 9), used_as="wild").promise.verdict == "cannot be told"
+    assert inspected(detector, decided(detector, HOLDOUT - 9), role_of="wild").promise.verdict == "cannot be told"
 
 
 def test_the_fpr_is_told_for_each_share_with_a_band_and_a_bound_that_hold_jointly(detector):
@@ -129,11 +129,11 @@ def numbers(choices):
 
 def margins(*values):
     found = np.array(values)
-    return Answers(found, np.zeros(len(found), int), found > 0, found)
+    return Decisions(found, np.zeros(len(found), int), found > 0, found)
 
 
 def test_the_highest_scores_come_first_whatever_threshold_they_meet():
-    found = Answers(np.array([3.0, 9.0, 5.0, 9.0]), np.zeros(4, int), np.ones(4, bool), np.array([4.0, 0.5, 1.0, 1.0]))
+    found = Decisions(np.array([3.0, 9.0, 5.0, 9.0]), np.zeros(4, int), np.ones(4, bool), np.array([4.0, 0.5, 1.0, 1.0]))
     assert numbers(most_ood(found, 3)) == [1, 3, 2]
     assert numbers(borderline(found, 2)) == [1, 2]
 

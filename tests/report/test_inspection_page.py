@@ -9,7 +9,7 @@ import torch
 import wildood
 from wildood.data.images import Images
 from wildood.evaluate.binomial import in_percent, percent_digits
-from wildood.experiments.decisions import Answers
+from wildood.experiments.decisions import Decisions
 from wildood.models.small import MLP, SmallCNN
 from wildood.report.inspection import inspected
 from wildood.report.inspection_page import inspection_page
@@ -52,7 +52,7 @@ def made():
 
     def page(detector, x, known=None, top=8, names=(), **settings):
         traffic = Images(x, where="<inbox>", names=names)
-        decided = [None if one is None else Answers.of(detector, *detector.score_and_classify(one)) for one in (x, known)]
+        decided = [None if one is None else Decisions.of(detector, *detector.score_and_classify(one)) for one in (x, known)]
         found = inspected(detector, *decided, **settings)
         record = inspection_record(detector, found, traffic, top)
         return detector, found, traffic, record, inspection_page(detector, found, traffic, record, COMMAND)
@@ -64,7 +64,7 @@ def made():
             "id": page(points_detector(rng), mixed, known_points(rng, 150), confidence=0.9),
             "by class": page(points_detector(rng, by_class=True), mixed),
             "untrusted": page(points_detector(rng, holdout=None, labelled=known_points(rng, 300)), mixed),
-            "trained on": page(points_detector(rng), mixed, used_as="wild"),
+            "trained on": page(points_detector(rng), mixed, role_of="wild"),
             "clean": page(points_detector(rng), known_points(rng, 100)),
             "too known": page(points_detector(rng), known_points(rng, 200) + 2, known_points(rng, 200) - 2),
         }

@@ -6,7 +6,7 @@ import pytest
 
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.store import RunStore
-from wildood.methods.shipped import SHIPPED as METHODS
+from wildood.methods.shipped import METHODS
 from wildood.report.run_page import run_page
 from wildood.report.runs import Runs
 from wildood.report.runs_page import runs_page
@@ -99,7 +99,7 @@ def test_a_method_of_a_users_own_has_its_name_as_title(tmp_path, monkeypatch, pa
 
 
 def test_the_papers_numbers_stand_beside_ours(tree):
-    first, _ = tree.section("Beside the paper")
+    first, _ = tree.section("PaperComparison the paper")
     assert (
         first.one("p", cls="says").text == "Of Table A1. 0 of the 8 numbers with a standard error in both are within 2 SE."
     )

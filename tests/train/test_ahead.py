@@ -9,7 +9,7 @@ import torch
 import wildood
 from wildood.detect import fit as fitting
 from wildood.models.small import MLP
-from wildood.train.batches import Ahead
+from wildood.train.batches import Prefetch
 
 SCHEDULE = wildood.Schedule(steps=9, batch=16)
 
@@ -66,5 +66,5 @@ def test_an_error_in_the_thread_is_raised_where_the_batch_is_taken():
     def draw():
         raise OSError("the disk is gone")
 
-    with Ahead(draw, dict) as ahead, pytest.raises(OSError, match="the disk is gone"):
+    with Prefetch(draw, dict) as ahead, pytest.raises(OSError, match="the disk is gone"):
         ahead.take()

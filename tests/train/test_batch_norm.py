@@ -10,7 +10,7 @@ from wildood.methods.cross_entropy import CrossEntropyObjective
 from wildood.models.classifier import Classifier
 from wildood.models.features import FeatureTap
 from wildood.train import distributed as batch_norm
-from wildood.train.distributed import Process, normalising_together, synchronised
+from wildood.train.distributed import Process, synchronised, synchronised_batch_norm
 
 
 class FrozenBatchNorm(nn.BatchNorm1d):
@@ -30,7 +30,7 @@ def objective_of(*layers):
 @pytest.mark.parametrize(("layer", "lines"), [(nn.BatchNorm1d(4), 1), (FrozenBatchNorm(4), 0), (nn.ReLU(), 0)])
 def test_batch_norm_that_sees_a_share_of_a_batch_is_told_of_unless_it_is_frozen(caplog, monkeypatch, layer, lines):
     monkeypatch.setattr(batch_norm, "this_process", lambda: Process(0, 2))
-    with caplog.at_level(logging.INFO, logger="wildood"), normalising_together(objective_of(layer)):
+    with caplog.at_level(logging.INFO, logger="wildood"), synchronised_batch_norm(objective_of(layer)):
         pass
     assert len(caplog.records) == lines
 

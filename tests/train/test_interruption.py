@@ -13,9 +13,9 @@ from wildood.data.sources import ArraySource
 from wildood.data.wild import WildPool
 from wildood.models.classifier import Classifier
 from wildood.train.checkpoint import RunDirectory
-from wildood.train.interruption import held_back
+from wildood.train.interruption import defer_interrupt
 from wildood.train.loop import Training
-from wildood.train.monitor import Monitor, start_of
+from wildood.train.monitor import Monitor, measure_start
 
 RNG = np.random.default_rng(0)
 LABELLED = ArraySource(RNG.normal(size=(40, 4)).astype("float32"), RNG.integers(0, 3, 40))
@@ -42,7 +42,7 @@ def training(place, on_step=None) -> Training:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.2), nn.Linear(6, 3))
     classifier = Classifier(model)
-    objective = Woods().objective(classifier, start_of(classifier, LABELLED, seed=7))
+    objective = Woods().objective(classifier, measure_start(classifier, LABELLED, seed=7))
     return Training(
         objective,
         LABELLED,
@@ -189,7 +189,7 @@ def test_a_handler_that_a_callback_sets_stays():
     def own(_number, _frame):
         """Not called here."""
 
-    with held_back(wanted=True):
+    with defer_interrupt(wanted=True):
         signal.signal(signal.SIGINT, own)
     assert signal.getsignal(signal.SIGINT) is own
 
@@ -212,7 +212,7 @@ def test_a_thread_trains_without_touching_the_handler(tmp_path):
 
 def test_another_error_in_the_block_comes_before_a_ctrl_c():
     def block():
-        with held_back(wanted=True):
+        with defer_interrupt(wanted=True):
             press()
             raise ValueError("first")
 

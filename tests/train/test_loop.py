@@ -18,7 +18,7 @@ from wildood.methods.objective import Start
 from wildood.models.classifier import Classifier
 from wildood.train.checkpoint import RunDirectory
 from wildood.train.loop import Training
-from wildood.train.monitor import start_of
+from wildood.train.monitor import measure_start
 
 RNG = np.random.default_rng(0)
 LABELLED = ArraySource(RNG.normal(size=(40, 4)).astype("float32"), RNG.integers(0, 3, 40))
@@ -33,7 +33,7 @@ def network(seed: int = 0) -> nn.Linear:
 
 def training(method: Woods, schedule: Schedule, model: nn.Module | None = None, **changes) -> Training:
     classifier = Classifier(model or network())
-    objective = method.objective(classifier, start_of(classifier, LABELLED, seed=7))
+    objective = method.objective(classifier, measure_start(classifier, LABELLED, seed=7))
     return Training(objective, LABELLED, WILD, schedule, seed=7, keep="last", **changes)
 
 
@@ -113,7 +113,7 @@ def test_penalties_grow_at_most_once_per_epoch_when_duals_move_every_step():
 def test_same_seed_same_bits_and_another_seed_others():
     def bits(seed: int) -> torch.Tensor:
         classifier = Classifier(nn.Sequential(nn.Dropout(0.3), network()))
-        objective = Woods().objective(classifier, start_of(classifier, LABELLED, seed))
+        objective = Woods().objective(classifier, measure_start(classifier, LABELLED, seed))
         Training(objective, LABELLED, WILD, Schedule(steps=7, batch=8), seed, keep="last").train()
         return torch.cat([p.detach().flatten() for p in objective.parameters()])
 

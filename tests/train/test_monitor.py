@@ -5,7 +5,7 @@ import torch
 from wildood.data.inputs import InputSpec
 from wildood.data.sources import ArraySource
 from wildood.models.classifier import EVAL_BATCH, Classifier
-from wildood.train.monitor import start_of
+from wildood.train.monitor import measure_start
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,6 @@ def test_the_start_knows_how_far_the_raw_values_reach(least, greatest, kind, exp
     images[3, 0, 0], images[-1, 1, 1] = greatest, least  # in two batches
     labels = torch.arange(len(images)) % 2
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
-    start = start_of(Classifier(model, InputSpec(mean=(0.5,), std=(0.25,))), ArraySource(images, labels), seed=0)
+    start = measure_start(Classifier(model, InputSpec(mean=(0.5,), std=(0.25,))), ArraySource(images, labels), seed=0)
     assert start.reach == pytest.approx(expected)
     assert start.shape == (1, 2, 2)

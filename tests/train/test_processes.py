@@ -9,7 +9,7 @@ from torch import nn
 from wildood.errors import InputError, TrainingError
 from wildood.train import distributed as processes
 from wildood.train import distributed as together
-from wildood.train.distributed import Process, settle, told_if_another_ends
+from wildood.train.distributed import Process, peer_failure_message, training_device
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def test_sigterm_passes_while_the_loss_of_a_process_is_said_and_has_its_usual_ef
     monkeypatch.setattr(processes, "this_process", lambda: Process(0, 2))
     with (
         pytest.raises(TrainingError, match="it goes on from its last checkpoint, if there is one yet"),
-        told_if_another_ends(saved=True),
+        peer_failure_message(saved=True),
     ):
         raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer")
     came = []
@@ -41,10 +41,10 @@ def test_sigterm_passes_while_the_loss_of_a_process_is_said_and_has_its_usual_ef
 
 def test_sigterm_is_as_it_was_after_a_run_that_ended_well_or_by_an_error_of_its_own(sigterm, monkeypatch):
     monkeypatch.setattr(processes, "this_process", lambda: Process(0, 2))
-    with told_if_another_ends(saved=False):
+    with peer_failure_message(saved=False):
         assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    with pytest.raises(RuntimeError, match="shapes"), told_if_another_ends(saved=False):
+    with pytest.raises(RuntimeError, match="shapes"), peer_failure_message(saved=False):
         raise RuntimeError("shapes cannot be multiplied")
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
@@ -56,6 +56,6 @@ def test_a_group_that_the_user_has_left_already_is_not_left_again():
 
 def test_a_model_where_processes_cannot_exchange_gradients_is_refused(monkeypatch):
     monkeypatch.setattr(together, "join", lambda: Process(0, 2))
-    assert settle(nn.Linear(2, 3)) is None
+    assert training_device(nn.Linear(2, 3)) is None
     with pytest.raises(InputError, match="the model is on meta, where processes cannot share a run: move it to the CPU or"):
-        settle(nn.Linear(2, 3, device="meta"))
+        training_device(nn.Linear(2, 3, device="meta"))

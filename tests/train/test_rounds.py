@@ -17,7 +17,7 @@ from wildood.models.classifier import Classifier
 from wildood.models.small import MLP
 from wildood.train.checkpoint import RunDirectory
 from wildood.train.loop import Training
-from wildood.train.monitor import Seen, start_of
+from wildood.train.monitor import Seen, measure_start
 
 RNG = np.random.default_rng(0)
 LABELLED = ArraySource(RNG.normal(size=(40, 4)).astype("float32"), RNG.integers(0, 3, 40))
@@ -40,7 +40,7 @@ def training(looks: list[int], right: int = 100, constraints: list[float] | None
 
     torch.manual_seed(0)
     classifier = Classifier(nn.Linear(4, 3))
-    objective = Woods().objective(classifier, start_of(classifier, LABELLED, seed=7))
+    objective = Woods().objective(classifier, measure_start(classifier, LABELLED, seed=7))
     return Training(objective, LABELLED, WILD, ROUNDS, seed=7, monitor=Scripted(), **changes)
 
 

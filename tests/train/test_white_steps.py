@@ -15,7 +15,7 @@ from wildood.models.classifier import Classifier, tap_features
 from wildood.models.small import MLP
 from wildood.scores.energy import EnergyScore
 from wildood.train.loop import Training
-from wildood.train.monitor import start_of
+from wildood.train.monitor import measure_start
 from wildood.train.optimisers import clip_gradient
 
 RNG = np.random.default_rng(0)
@@ -46,7 +46,7 @@ def network() -> Classifier:
 def test_methods_that_are_trained_in_white_coordinates(method, white):
     model = network().model
     classifier = Classifier(model, tap=tap_features(model, torch.zeros(1, 2), None))
-    objective = method.objective(classifier, start_of(classifier, LABELLED, 0))
+    objective = method.objective(classifier, measure_start(classifier, LABELLED, 0))
     assert (objective.whitening is not None) == white
     assert not white or objective.whitening.shared == isinstance(objective.score, EnergyScore)  # else the head's
 
@@ -54,7 +54,7 @@ def test_methods_that_are_trained_in_white_coordinates(method, white):
 def steps(schedule: wildood.Schedule, *, white: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """By how much each parameter moves in a step, over the learning rate; and the matrix of white coordinates."""
     classifier = network()
-    start = start_of(classifier, LABELLED, 0)
+    start = measure_start(classifier, LABELLED, 0)
     objective = wildood.Woods().objective(classifier, start)
     if not white:
         objective.whitening = None
@@ -72,12 +72,12 @@ def rows_back(moved: torch.Tensor, times: float) -> torch.Tensor:
 def test_pace_of_the_last_layer_is_that_of_its_logits():
     """Where they are 3 times as large, what is to be learned is, too."""
     classifier = network()
-    before = start_of(classifier, LABELLED, 0)
+    before = measure_start(classifier, LABELLED, 0)
     small = before.whitening().matrix
     with torch.no_grad():
         for parameter in classifier.model.head.parameters():
             parameter.mul_(3)
-    start = start_of(classifier, LABELLED, 0)
+    start = measure_start(classifier, LABELLED, 0)
     larger = float(start.logsumexp.std() / before.logsumexp.std())
     assert larger > 2
     torch.testing.assert_close(start.whitening().matrix, larger * small)
@@ -86,7 +86,7 @@ def test_pace_of_the_last_layer_is_that_of_its_logits():
 def test_logits_that_are_all_the_same_have_a_pace():
     classifier = network()
     torch.nn.init.zeros_(classifier.model.head.weight)
-    start = start_of(classifier, LABELLED, 0)
+    start = measure_start(classifier, LABELLED, 0)
     assert float(start.logsumexp.std()) == 0
     assert torch.linalg.eigvalsh(start.whitening().matrix).min() > 0
 
@@ -110,7 +110,7 @@ def test_clip_counts_the_length_in_white_coordinates():
 
 def test_clip_counts_the_rows_and_the_vector_that_they_share():
     classifier = network()
-    objective = wildood.Woods().objective(classifier, start_of(classifier, LABELLED, 0))
+    objective = wildood.Woods().objective(classifier, measure_start(classifier, LABELLED, 0))
     weight, matrix = objective.whitening.weight, objective.whitening.matrix
     gradient = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)) + 1.0
     weight.grad = gradient.clone()
@@ -122,7 +122,7 @@ def test_clip_counts_the_rows_and_the_vector_that_they_share():
 
 def test_answers_teach_nothing_to_the_vector_that_the_rows_share():
     classifier = network()
-    whiten = start_of(classifier, LABELLED, 0).whitening()
+    whiten = measure_start(classifier, LABELLED, 0).whitening()
     x, y = torch.as_tensor(LABELLED.examples), torch.as_tensor(LABELLED.labels)
     logits = classifier(x).logits
     (F.cross_entropy(logits, y) + Answers(network())(x, 2 * logits)).backward()
@@ -134,7 +134,7 @@ def test_answers_teach_nothing_to_the_vector_that_the_rows_share():
 def test_head_of_woods_alt_is_trained_in_white_coordinates_of_its_features():
     model = network().model
     classifier = Classifier(model, tap=tap_features(model, torch.zeros(1, 2), None))
-    start = start_of(classifier, LABELLED, 0)
+    start = measure_start(classifier, LABELLED, 0)
     objective = wildood.WoodsAlt().objective(classifier, start)
     assert objective.whitening.weight is objective.score.head.layers[0].weight
     assert torch.equal(objective.whitening.matrix, start.moments.matrix())
@@ -144,7 +144,7 @@ def test_head_of_woods_alt_is_trained_in_white_coordinates_of_its_features():
 def test_head_on_features_that_are_not_the_last_layers_is_trained_as_it_is():
     model = network().model
     classifier = Classifier(model, tap=tap_features(model, torch.zeros(1, 2), None, name="body.0"))
-    assert wildood.WoodsAlt().objective(classifier, start_of(classifier, LABELLED, 0)).whitening is None
+    assert wildood.WoodsAlt().objective(classifier, measure_start(classifier, LABELLED, 0)).whitening is None
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
@@ -161,14 +161,14 @@ def test_head_is_trained_in_white_coordinates_where_the_last_layer_is_not_traine
     model = network().model
     classifier = Classifier(model, tap=tap_features(model, torch.zeros(1, 2), None))
     classifier.model.head.requires_grad_(requires_grad=False)
-    start = start_of(classifier, LABELLED, 0)
+    start = measure_start(classifier, LABELLED, 0)
     assert start.whitening() is None
     assert wildood.WoodsAlt().objective(classifier, start).whitening is not None
 
 
 def test_a_model_that_is_trained_as_it_is_says_so(caplog):
     caplog.set_level("INFO", "wildood")
-    start = start_of(network(), LABELLED, 0)
+    start = measure_start(network(), LABELLED, 0)
     assert start.whitening() is not None
     assert not caplog.messages
     assert start._replace(moments=None).whitening() is None

@@ -114,12 +114,12 @@ def _get(words: Sequence[str]) -> None:
         raise InputError("data get needs the name of a set: wildood data list shows them")
     wanted = [_named(text) for text in options.names]  # a misspelt name is refused before any download
     from wildood.data.download import obtain  # noqa: PLC0415 - slow to import
-    from wildood.train.progress import shown  # noqa: PLC0415 - same
+    from wildood.train.progress import verbose_logging  # noqa: PLC0415 - same
 
     root = data_root(options.data_root)
     for each, part in wanted:
         try:
-            with shown(verbose=not options.quiet):
+            with verbose_logging(verbose=not options.quiet):
                 obtain(each, root, part, keep=options.keep_archives)
         except KeyboardInterrupt:
             sys.stderr.write("wildood: what was downloaded is kept; called again, it goes on from where it was\n")

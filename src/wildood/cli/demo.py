@@ -25,7 +25,7 @@ from wildood.experiments.parts import Parts
 from wildood.experiments.pool import using_threads
 from wildood.report.tables import COLUMNS, best_cells, cells, plots_installed
 from wildood.settings import check_integer
-from wildood.train.progress import logger, progress_bar, shown
+from wildood.train.progress import logger, progress_bar, verbose_logging
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def run(words: Sequence[str]) -> None:
     results: list[Outcome] = []
     with (
         using_threads(1),
-        shown(verbose=not options.quiet),
+        verbose_logging(verbose=not options.quiet),
         progress_bar(len(seeds) * len(METHODS), 0, "comparing", "runs") as bar,
     ):
         for result in outcomes(seeds, digits):

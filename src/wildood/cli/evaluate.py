@@ -27,7 +27,7 @@ from wildood.data.images import Images
 from wildood.detect.checks import check_seed, versions
 from wildood.detect.storage import load
 from wildood.errors import InputError, as_utf8
-from wildood.experiments.decisions import SetAnswers
+from wildood.experiments.decisions import SetDecisions
 from wildood.experiments.evaluation import RESAMPLES, Evaluation, Measured, measure
 from wildood.report.evaluation_record import metrics_record
 from wildood.report.evaluation_tables import (
@@ -38,13 +38,13 @@ from wildood.report.evaluation_tables import (
     latex,
     markdown,
     ood_cells,
+    promise_text,
     shared_examples,
-    told_promise,
     used_before,
 )
 from wildood.report.tables import plots_installed, settings_text
 from wildood.settings import check_integer
-from wildood.train.progress import logger, shown
+from wildood.train.progress import logger, verbose_logging
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,11 @@ def run(words: Sequence[str]) -> None:
     detector = load(options.detector, model=None if options.model is None else read_model(options.model))
     out = options.detector / "evaluation" if options.out is None else options.out
     _check_place(out)
-    with shown(verbose=not options.quiet):
-        known = SetAnswers.asked(detector, _name(options.id), read_test(detector, options.id, "--id", options))
+    with verbose_logging(verbose=not options.quiet):
+        known = SetDecisions.asked(detector, _name(options.id), read_test(detector, options.id, "--id", options))
         sets = {name: read_like(detector, text, "--ood", options) for name, text in zip(names, options.ood, strict=True)}
         _check_apart(sets)
-        unknown = [SetAnswers.asked(detector, name, images) for name, images in sets.items()]
+        unknown = [SetDecisions.asked(detector, name, images) for name, images in sets.items()]
         measured = measure(detector, known, unknown, options.resamples, options.seed)
         _warn(measured.evaluation)
     command = shlex.join(["wildood", "evaluate", *words])
@@ -100,7 +100,7 @@ def run(words: Sequence[str]) -> None:
     write_text(out / "table.md", markdown(measured.evaluation, measured.promise))
     write_text(out / "table.tex", latex(measured.evaluation, measured.promise))
     _print(measured, out)
-    with shown(verbose=not options.quiet):
+    with verbose_logging(verbose=not options.quiet):
         _write_page(out, measured, {"command": command, "detector": str(options.detector)})
 
 
@@ -163,7 +163,7 @@ def _print(measured: Measured, out: Path) -> None:
     console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
     for cells in (ood_cells(measured.evaluation), id_cells(measured.evaluation)):
         console.print(_table(cells))
-    say("\n".join([UNITS, CONVENTION, told_promise(measured.promise), f"{out}: metrics.json, table.md, table.tex"]))
+    say("\n".join([UNITS, CONVENTION, promise_text(measured.promise), f"{out}: metrics.json, table.md, table.tex"]))
 
 
 def _table(cells: Cells) -> Table:

@@ -38,15 +38,15 @@ from wildood.detect.split import at_most, set_aside_wild
 from wildood.errors import InputError
 from wildood.methods.objective import Method
 from wildood.methods.schedule import Schedule
-from wildood.methods.shipped import SHIPPED
+from wildood.methods.shipped import METHODS as TRAINING_METHODS
 from wildood.models.classifier import Classifier
 from wildood.report.given import LOOKED_AT, Given
 from wildood.report.tables import plots_installed
 from wildood.scores.energy import EnergyScore
 from wildood.train.distributed import is_first
-from wildood.train.progress import logger, shown
+from wildood.train.progress import logger, verbose_logging
 
-METHODS: dict[str, Any] = dict(SHIPPED)
+METHODS: dict[str, Any] = dict(TRAINING_METHODS)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def run(words: Sequence[str]) -> None:
     schedule = schedule_of(options, method.schedule(), auto=options.auto)
     model = read_model(options.model, options.seed)
     check_colours(options)  # a mistake is told before pictures are decoded
-    with shown(verbose=not options.quiet):
+    with verbose_logging(verbose=not options.quiet):
         labelled = read_labelled(options.labelled, "--labelled", options)
         wild = None if options.wild is None else read_wild(options.wild, "--wild", options, labelled)
         holdout = None if options.holdout is None else read_labelled(options.holdout, "--holdout", options, labelled)
@@ -135,16 +135,16 @@ def run(words: Sequence[str]) -> None:
     detector.save(options.out)
     written = as_toml(options, "fit", method, schedule)
     write_text(options.out / "settings.toml", written)
-    say(f"{options.out}: {detector.told_promise}")
+    say(f"{options.out}: {detector.promise_text}")
     if wild is None:
-        with shown(verbose=not options.quiet):
+        with verbose_logging(verbose=not options.quiet):
             logger.info("no page: it shows wild data, and none was given")
     else:
         before = Detector(Classifier(model, spec_of(options)), EnergyScore(), detector.example)
         known = labelled if holdout is None else holdout
         unseen = _unseen_wild(wild, method, options, in_grid=bool(grid))
         given_data = Given(unseen, np.asarray(known.examples), np.asarray(known.labels), is_holdout=holdout is not None)
-        with shown(verbose=not options.quiet):
+        with verbose_logging(verbose=not options.quiet):
             _write_page(options.out, detector, before, given_data, shlex.join(["wildood", "fit", *words]), written)
 
 

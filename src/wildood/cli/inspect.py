@@ -16,17 +16,17 @@ from wildood.cli.printing import say_named
 from wildood.cli.sources import read_like
 from wildood.cli.training import DATA_ROOT
 from wildood.data.files import write_text
-from wildood.data.fingerprint import told_use, unlabelled_fingerprint, used_as
+from wildood.data.fingerprint import role_of, role_text, unlabelled_fingerprint
 from wildood.data.images import Images
 from wildood.detect.detector import Detector
 from wildood.detect.storage import load
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_confidence
-from wildood.experiments.decisions import SetAnswers
+from wildood.experiments.decisions import SetDecisions
 from wildood.report.inspection import Inspection, inspected
 from wildood.report.inspection_record import inspection_record
 from wildood.report.tables import plots_installed
-from wildood.train.progress import logger, shown
+from wildood.train.progress import logger, verbose_logging
 
 NAMED = 5  # examples to label first that are named on screen
 
@@ -74,13 +74,13 @@ def run(words: Sequence[str]) -> int:
     out = options.detector / "inspection" if options.out is None else options.out
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file: give a directory")
-    with shown(verbose=not options.quiet):
+    with verbose_logging(verbose=not options.quiet):
         detector = load(options.detector, model=None if options.model is None else read_model(options.model))
         traffic = read_like(detector, options.wild, "--wild", options)
         known = None if options.id is None else _read_known(detector, options, traffic)
-        asked = SetAnswers.asked(detector, "--wild", traffic)
-        reference = None if known is None else SetAnswers.asked(detector, "--id", known)
-        found = inspected(detector, asked, reference, confidence=options.confidence, used_as=asked.used_as)
+        asked = SetDecisions.asked(detector, "--wild", traffic)
+        reference = None if known is None else SetDecisions.asked(detector, "--id", known)
+        found = inspected(detector, asked, reference, confidence=options.confidence, role_of=asked.role_of)
         record = inspection_record(detector, found, traffic, options.top)
         write_text(out / "inspection.json", json.dumps(record, indent=1) + "\n")
         say_named(_lines(found, record, out), width=12)
@@ -99,9 +99,9 @@ def _read_known(detector: Detector, options: InspectOptions, traffic: Images) ->
     """The examples of --id; refused if they cannot be what they are said to be."""
     text = str(options.id)
     known = read_like(detector, text, "--id", options)
-    used = used_as(detector.record, known)
+    used = role_of(detector.record, known)
     if used:
-        raise InputError(f"--id: {text}: these examples {told_use(used)}: give ID examples that nothing has seen")
+        raise InputError(f"--id: {text}: these examples {role_text(used)}: give ID examples that nothing has seen")
     if unlabelled_fingerprint(known) == unlabelled_fingerprint(traffic):
         raise InputError(f"--id: {text} is the traffic itself: give other examples, known to be ID")
     return known

@@ -10,12 +10,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from wildood.data.sampling import lent_generator
+from wildood.data.sampling import seeded
 from wildood.errors import InputError
-from wildood.models.shipped import SHIPPED
+from wildood.models.shipped import MODELS
 from wildood.settings import check_callable
 
-NAMES = {name.lower(): cls for name, cls in SHIPPED.items()}
+NAMES = {name.lower(): cls for name, cls in MODELS.items()}
 
 
 def read_model(text: str, seed: int = 0) -> nn.Module:
@@ -25,7 +25,7 @@ def read_model(text: str, seed: int = 0) -> nn.Module:
     'MLP'
     """
     name, _, rest = text.partition(":")
-    with lent_generator(seed, "starting weights"):  # the same ones when a run that was cut off is called again
+    with seeded(seed, "starting weights"):  # the same ones when a run that was cut off is called again
         return _shipped(name.lower(), rest) if name.lower() in NAMES else _own(name, rest)
 
 

@@ -29,7 +29,7 @@ from wildood.detect.pretrain import train_classifier
 from wildood.errors import InputError
 from wildood.methods.schedule import Schedule
 from wildood.train.distributed import is_first
-from wildood.train.progress import shown
+from wildood.train.progress import verbose_logging
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def run(words: Sequence[str]) -> None:
     schedule = schedule_of(options, Schedule.pretraining())
     model = read_model(options.model, options.seed)
     check_colours(options)  # a mistake is told before pictures are decoded
-    with shown(verbose=not options.quiet):
+    with verbose_logging(verbose=not options.quiet):
         given = read_labelled(options.labelled, "--labelled", options)
         options, model = made_for(given, options, model)
     labelled, aside = _divide(given, options.set_aside, options.seed)

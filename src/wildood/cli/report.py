@@ -27,7 +27,7 @@ from wildood.report.table_csv import tables_csv
 from wildood.report.table_latex import table_latex
 from wildood.report.table_text import table_columns, table_convention, table_markdown, table_notes, table_title
 from wildood.report.tables import plots_installed
-from wildood.train.progress import logger, progress_bar, shown
+from wildood.train.progress import logger, progress_bar, verbose_logging
 
 WIDTH = 120  # of a table that is printed to a file or a pipe
 
@@ -65,7 +65,7 @@ def run(words: Sequence[str]) -> None:
     for name, text in files.items():
         write_text(out / name, text)
     _print(runs, out, list(files))
-    with shown(verbose=not options.quiet):
+    with verbose_logging(verbose=not options.quiet):
         _write_pages(out, runs, {"command": shlex.join(["wildood", "report", *words])}, options.title)
 
 

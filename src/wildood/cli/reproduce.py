@@ -27,7 +27,7 @@ from wildood.experiments.split import check_sets
 from wildood.experiments.starts import check_starts, keep_start, with_start
 from wildood.experiments.store import RunStore
 from wildood.settings import check_integer, check_number
-from wildood.train.progress import logger, progress_bar, shown
+from wildood.train.progress import logger, progress_bar, verbose_logging
 
 NAMES = "; ".join(f"{name}: {found.what}" for name, found in GRIDS.items()) + "; or a .toml file of an experiment"
 
@@ -89,7 +89,7 @@ def run(words: Sequence[str]) -> int:
         experiments = with_start(experiments, options.start)
     store, workers = RunStore(options.runs), _workers(options)
     left = [each for each in experiments if not store.is_done(each)]
-    with shown(verbose=not options.quiet):
+    with verbose_logging(verbose=not options.quiet):
         missing = missing_data(left, options.data_root) if options.dry_run else []
         if any(name.endswith(".npz") for name in missing):  # without which no plan can be made
             _print_missing(missing)

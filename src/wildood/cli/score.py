@@ -19,7 +19,7 @@ from wildood.detect.bulk import Archive, Chunk, Format, Lines, Output, Progress,
 from wildood.detect.storage import load, read_description
 from wildood.errors import InputError
 from wildood.experiments.pool import processors
-from wildood.train.progress import logger, progress_bar, shown
+from wildood.train.progress import logger, progress_bar, verbose_logging
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def run(words: Sequence[str]) -> None:
             for chunk in chunks:
                 yield chunk, lines_of(detector, chunk, options.format, processors())
 
-    with shown(verbose=True), archive_like(detector, options.examples, "examples", options) as archive:
+    with verbose_logging(verbose=True), archive_like(detector, options.examples, "examples", options) as archive:
         if archive.count is not None:
             logger.info("examples: %d examples from %s", archive.count, archive.where)
         with _output(options, archive) as output:

@@ -12,7 +12,7 @@ import tyro
 from wildood.cli.options import named, parse
 from wildood.cli.printing import say_named
 from wildood.data.inputs import InputSpec
-from wildood.detect.detector import told_threshold, warnings_of
+from wildood.detect.detector import threshold_text, warnings_of
 from wildood.detect.promise import Promise
 from wildood.detect.storage import Description, Record, read_description
 from wildood.report.tables import settings_text
@@ -47,7 +47,7 @@ def described(content: Description) -> dict[str, str]:
     promise = Promise(**content["promise"]) if content["promise"] else None
     by_class = content.get("class_thresholds")
     each = None if by_class is None else [float.fromhex(text) for text in by_class]
-    threshold = told_threshold(float.fromhex(content["threshold"]), each)
+    threshold = threshold_text(float.fromhex(content["threshold"]), each)
     model = content["model"].get("name") or f"{content['model'].get('class')}, your own: name it with --model at score"
     return {
         **_warnings(record),

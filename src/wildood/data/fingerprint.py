@@ -222,7 +222,7 @@ SEEN_HOLDOUT = (
 USES = {"threshold": "set the detector's threshold", "holdout": "were the detector's holdout"}
 
 
-def used_as(record: Mapping[str, Any], source: Source) -> str:
+def role_of(record: Mapping[str, Any], source: Source) -> str:
     """What exactly these examples were to the detector of this record: labelled, wild, holdout, threshold, or nothing ("").
 
     Whole sets are recognised, with their labels or without, not single examples among others.
@@ -230,7 +230,7 @@ def used_as(record: Mapping[str, Any], source: Source) -> str:
     >>> import numpy as np, torch, wildood
     >>> x = np.random.default_rng(0).normal(size=(50, 4)).astype("float32")
     >>> detector = wildood.posthoc(torch.nn.Linear(4, 3), wildood.MaxSoftmax(), holdout=x, alpha=0.1)
-    >>> used_as(detector.record, ArraySource(x)), used_as(detector.record, ArraySource(x[:40]))
+    >>> role_of(detector.record, ArraySource(x)), role_of(detector.record, ArraySource(x[:40]))
     ('threshold', '')
     """
     given = {source.fingerprint(), unlabelled_fingerprint(source)}
@@ -242,10 +242,10 @@ def used_as(record: Mapping[str, Any], source: Source) -> str:
     return next((name for name, text in known if given & _recorded(text)), "")
 
 
-def told_use(used: str) -> str:
+def role_text(used: str) -> str:
     """What examples were to a detector, as the end of a sentence about them; empty if they were nothing.
 
-    >>> told_use("wild"), told_use("threshold"), told_use("")
+    >>> role_text("wild"), role_text("threshold"), role_text("")
     ("were the detector's wild data", "set the detector's threshold", '')
     """
     return USES.get(used, f"were the detector's {used} data") if used else ""

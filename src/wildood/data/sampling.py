@@ -111,16 +111,16 @@ def generator(seed: int, stream: str) -> torch.Generator:
 
 
 @contextmanager
-def lent_generator(seed: int, stream: str, device: torch.device | str = "cpu") -> Iterator[None]:
+def seeded(seed: int, stream: str, device: torch.device | str = "cpu") -> Iterator[None]:
     """Torch's global generators (dropout and new layers draw from them) seeded by the run; the user finds them as they were.
 
     A process has one for all threads, so one thread borrows it at a time and others that call this wait. A thread that draws
     from it without calling this changes the numbers of the run.
 
     >>> before = torch.get_rng_state()
-    >>> with lent_generator(0, "doctest"):
+    >>> with seeded(0, "doctest"):
     ...     first = torch.rand(1)
-    >>> with lent_generator(0, "doctest"):
+    >>> with seeded(0, "doctest"):
     ...     bool(torch.rand(1) == first), bool(torch.equal(torch.get_rng_state(), before))
     (True, False)
     >>> torch.equal(torch.get_rng_state(), before)

@@ -19,7 +19,7 @@ from wildood.errors import InputError
 from wildood.methods.schedule import IN_ROUNDS, Schedule
 from wildood.models.classifier import Classifier, plain_name, tap_features, try_classifier, uncompiled
 from wildood.settings import check_integer, check_path, quoted
-from wildood.train.distributed import settle
+from wildood.train.distributed import training_device
 
 
 def copy_classifier(
@@ -43,7 +43,7 @@ def copy_classifier(
         network = uncompiled(copy.deepcopy(model))
     except (RuntimeError, TypeError) as error:
         raise InputError(f"the model cannot be copied: {error}") from error
-    device = settle(network) if trained else None
+    device = training_device(network) if trained else None
     network = network if device is None else network.to(device)  # before it is tried: one GPU would hold something of all
     features = None if features is None else plain_name(features)
     few = source.gather(torch.arange(min(2, len(source))))[0]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from wildood.data.fingerprint import NOT_FRESH, SEEN_HOLDOUT, told_use, used_as
+from wildood.data.fingerprint import NOT_FRESH, SEEN_HOLDOUT, role_of, role_text
 from wildood.data.sources import Source
 from wildood.data.validation import unlabelled_source
 from wildood.detect.promise import NOT_COMPARED, Promise
@@ -179,9 +179,9 @@ class Detector:
         sample of what it meets: give later traffic
         """
         source = self._source(wild)
-        used = used_as(self.record, source)
+        used = role_of(self.record, source)
         if used:
-            raise InputError(NOT_FRESH.format(told_use(used)))
+            raise InputError(NOT_FRESH.format(role_text(used)))
         known = self._holdout()[0]
         if self.promise is None or not self.promise.unseen:
             raise InputError(f"{SEEN_HOLDOUT}: call detector.calibrate(holdout) with unseen examples first")
@@ -258,7 +258,7 @@ class Detector:
 
     def _refuse_used(self, source: Source) -> None:
         """Refuse examples that the detector was made from: they can set a threshold, but promise nothing."""
-        used = used_as(self.record, source)
+        used = role_of(self.record, source)
         if used == "holdout" and "chosen_by" in self.record:
             raise InputError(
                 "half of this holdout chose the epoch or a setting, so it promises nothing as a whole: calibrate(alpha=...) "
@@ -266,7 +266,7 @@ class Detector:
             )
         if used not in {"", "holdout", "threshold"}:
             raise InputError(
-                f"these examples {told_use(used)}, so they promise nothing about fresh ones: give ID examples that nothing "
+                f"these examples {role_text(used)}, so they promise nothing about fresh ones: give ID examples that nothing "
                 "has seen, or unseen=False for a threshold without a promise"
             )
 
@@ -325,12 +325,12 @@ class Detector:
         return warnings_of(self.record)
 
     @property
-    def told_threshold(self) -> str:
+    def threshold_text(self) -> str:
         """The threshold, to be read; where each predicted class has its own, their number and range."""
-        return told_threshold(self.threshold, self.class_thresholds)
+        return threshold_text(self.threshold, self.class_thresholds)
 
     @property
-    def told_promise(self) -> str:
+    def promise_text(self) -> str:
         """What is promised, to be read, and that it is not for each class where that was asked for in vain."""
         if self.promise is None:
             return "not calibrated"
@@ -338,7 +338,7 @@ class Detector:
 
     def __repr__(self) -> str:
         model, score = type(self.classifier.model).__name__, type(self.scorer).__name__
-        return f"Detector({model}, {score}, threshold: {self.told_threshold}; {self.told_promise})"
+        return f"Detector({model}, {score}, threshold: {self.threshold_text}; {self.promise_text})"
 
     def _source(self, x: Any) -> Source:
         """The user's examples, checked to be like those the detector was made with."""
@@ -346,10 +346,10 @@ class Detector:
         return self.example.check(unlabelled_source(x, "x"), "x", resized=resized)
 
 
-def told_threshold(threshold: float, class_thresholds: npt.ArrayLike | None = None) -> str:
+def threshold_text(threshold: float, class_thresholds: npt.ArrayLike | None = None) -> str:
     """A threshold, or the number and the range of those of the predicted classes.
 
-    >>> told_threshold(-4.25), told_threshold(-4.25, [-5.0, -4.5, -3.0])
+    >>> threshold_text(-4.25), threshold_text(-4.25, [-5.0, -4.5, -3.0])
     ('-4.25', 'one for each of 3 predicted classes, from -5 to -3')
     """
     if class_thresholds is None:

@@ -11,7 +11,7 @@ from torch import nn
 
 from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
-from wildood.data.sampling import lent_generator
+from wildood.data.sampling import seeded
 from wildood.data.sources import Source
 from wildood.data.validation import all_labels, check_labels, unlabelled_source
 from wildood.detect.assessment import assess, training_benefit
@@ -43,11 +43,11 @@ from wildood.scores.energy import EnergyScore
 from wildood.scores.score import Score
 from wildood.settings import check_callable, check_choice, check_flag, optional
 from wildood.train.checkpoint import RunDirectory
-from wildood.train.distributed import check_same, check_together, from_first, this_process
+from wildood.train.distributed import broadcast, check_distributed, check_same_on_all_processes, this_process
 from wildood.train.history import Row
 from wildood.train.loop import Keep, OnEpoch, Training
-from wildood.train.monitor import Monitor, start_of
-from wildood.train.progress import logger, shown
+from wildood.train.monitor import Monitor, measure_start
+from wildood.train.progress import logger, verbose_logging
 
 
 def fit(
@@ -130,7 +130,7 @@ def fit(
     check_spec(input)
     if frozen:
         check_frozen(method, schedule)
-    with shown(verbose=verbose), lent_generator(seed, "fit"), torch.inference_mode(mode=False):  # the caller may be in it
+    with verbose_logging(verbose=verbose), seeded(seed, "fit"), torch.inference_mode(mode=False):  # the caller may be in it
         data = prepare(
             labelled, wild, holdout, schedule, alpha, input, keep, seed, confidence, ood,
             uses_wild=method.uses_wild, allow_duplicates=allow_duplicates,
@@ -141,13 +141,15 @@ def fit(
         _check_network(classifier, schedule, data, classes, "labelled" if holdout is None else "holdout", frozen=frozen)
         how = {**_how(method, labelled, frozen=frozen), "alpha": alpha, "seed": seed, "keep": keep}
         record = run_record(classifier, schedule, data.fingerprints, **how)
-        check_same({**record, "confidence": confidence, "by_class": by_class, "run_dir given": run_dir is not None})
+        check_same_on_all_processes(
+            {**record, "confidence": confidence, "by_class": by_class, "run_dir given": run_dir is not None}
+        )
         trained, seen = freeze(classifier, data, schedule, seed) if frozen else (classifier, data)
-        start = start_of(trained, seen.labelled, seed)
+        start = measure_start(trained, seen.labelled, seed)
         if method.uses_wild:
             warn_of_accuracy(start.accuracy, "labelled")
         objective = method.objective(trained, start)
-        check_together(objective, schedule)
+        check_distributed(objective, schedule)
         _check_choice(method, objective, keep, wild)
         data = _with_choice(data, objective, keep, alpha, confidence, seed)
         # After everything is checked: a call that is refused must leave no run behind.
@@ -286,7 +288,7 @@ def _trained_or_start(
         both = trained.classifier, trained.score
         found = training_benefit(start, both, data.selection, data.wild_aside, alpha)
         # Of several processes, all decide as the first one does: another machine may round otherwise.
-        agreed = json.loads(from_first(json.dumps(asdict(found)).encode()) or b"{}")
+        agreed = json.loads(broadcast(json.dumps(asdict(found)).encode()) or b"{}")
         trained = trained._replace(benefit=Comparison(**agreed))
     if keep != "best" or (trained.benefit is not None and trained.benefit.helped):
         return trained
@@ -344,4 +346,4 @@ def _report(detector: Detector, keep: Keep) -> None:
         told = "".join(f", {name} {100 * start[name]:.1f} -> {100 * chosen[name]:.1f} %" for name in columns)
         of = f" of {assessment['aside']} examples set aside" if assessment is not None else ""
         logger.info("kept %s %d of %d%s%s", what, chosen["epoch"], detector.history[-1]["epoch"], told, of)
-    logger.info("threshold %s: %s", detector.told_threshold, detector.told_promise)
+    logger.info("threshold %s: %s", detector.threshold_text, detector.promise_text)

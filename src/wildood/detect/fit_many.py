@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from torch import nn
 
-from wildood.data.fingerprint import used_as
+from wildood.data.fingerprint import role_of
 from wildood.data.sampling import generator, split
 from wildood.data.sources import Part, Source
 from wildood.data.validation import all_labels, labelled_source, numbered_like
@@ -19,12 +19,12 @@ from wildood.detect.fit import fit
 from wildood.detect.split import ASIDE, check_overlap
 from wildood.errors import CheckpointError, InputError
 from wildood.evaluate.ranking import Candidate, Ranking, rank_candidates
-from wildood.evaluate.thresholds import check_alpha, examples_needed, told_confidence
+from wildood.evaluate.thresholds import check_alpha, confidence_text, examples_needed
 from wildood.methods.objective import Method
 from wildood.settings import check_choice, check_flag, quoted
 from wildood.train.checkpoint import RunDirectory
 from wildood.train.loop import Keep
-from wildood.train.progress import logger, shown
+from wildood.train.progress import logger, verbose_logging
 
 RANKS = 1 / 3  # the share of the holdout that ranks
 Detectors = Mapping[str, Detector] | Sequence[Detector]
@@ -73,7 +73,7 @@ def select(
     named = _named(candidates)
     known = labelled_source(holdout, "holdout")
     for name, detector in named.items():
-        if used_as(detector.record, known) in {"holdout", "threshold"}:
+        if role_of(detector.record, known) in {"holdout", "threshold"}:
             logger.warning("%s: this holdout has set its threshold: what chooses cannot promise, give other examples", name)
     return _rank(named, known, as_wild(wild_holdout).whole(seed=0), alpha, accuracy_loss, confidence)
 
@@ -163,7 +163,7 @@ def fit_many(
         _check_owner(run, names)
     detectors = {}
     for name, method in zip(names, methods, strict=True):
-        with shown(verbose=verbose):
+        with verbose_logging(verbose=verbose):
             logger.info("%s:", name)
         where = None if run is None else run / name
         detectors[name] = fit(
@@ -190,7 +190,7 @@ def _check_thirds(count: int, alpha: float, confidence: float | None) -> None:
     if count < enough_in_all:
         raise InputError(
             f"the holdout has {count} examples, of which a third ranks, a third chooses each method's epoch and a third "
-            f"sets the thresholds; a false-alarm rate of {alpha}{told_confidence(confidence)} needs {needed} in each: give "
+            f"sets the thresholds; a false-alarm rate of {alpha}{confidence_text(confidence)} needs {needed} in each: give "
             f"{enough_in_all} in all, or a larger alpha (--alpha)"
         )
 

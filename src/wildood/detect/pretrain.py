@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from wildood.data.inputs import InputSpec
-from wildood.data.sampling import lent_generator
+from wildood.data.sampling import seeded
 from wildood.data.sources import Source
 from wildood.data.validation import all_labels, check_labels, labelled_source, numbered_like
 from wildood.detect.checks import (
@@ -28,10 +28,10 @@ from wildood.methods.schedule import Schedule
 from wildood.models.classifier import Classifier, evaluating, forward_all
 from wildood.settings import check_callable, check_flag, optional
 from wildood.train.checkpoint import RunDirectory
-from wildood.train.distributed import check_same, check_together
+from wildood.train.distributed import check_distributed, check_same_on_all_processes
 from wildood.train.loop import OnEpoch, Training
 from wildood.train.monitor import Monitor
-from wildood.train.progress import logger, shown
+from wildood.train.progress import logger, verbose_logging
 
 MEASURED = 10_000  # labelled examples, at most, that the accuracy is measured on where there is no holdout
 BY_LUCK = 0.05  # the p-value above which the accuracy may be that of one answer for all
@@ -110,7 +110,7 @@ def train_classifier(
     schedule = check_schedule(schedule, Schedule.pretraining(), looks=False)
     seed, run_dir, on_epoch = check_seed(seed), check_run_dir(run_dir), optional(check_callable)(on_epoch, "on_epoch", {})
     verbose = check_flag(verbose, "verbose")
-    with shown(verbose=verbose), lent_generator(seed, "pretrain"), torch.inference_mode(mode=False):
+    with verbose_logging(verbose=verbose), seeded(seed, "pretrain"), torch.inference_mode(mode=False):
         known = labelled_source(labelled, "labelled")
         holdout = numbered_like(labelled, holdout, "holdout")
         unseen = None if holdout is None else Example.of(known).check(labelled_source(holdout, "holdout"), "holdout")
@@ -121,10 +121,10 @@ def train_classifier(
                 check_labels(all_labels(source), name, classes)
         check_augmentation(schedule, Example.of(known).shape)
         objective = CrossEntropyObjective(classifier)
-        check_together(objective, schedule)
+        check_distributed(objective, schedule)
         record = run_record(classifier, schedule, {"labelled": known.fingerprint()}, seed=seed)
         watched = {"data.holdout": None if unseen is None else unseen.fingerprint()}
-        check_same({**record, **watched, "run_dir given": run_dir is not None})
+        check_same_on_all_processes({**record, **watched, "run_dir given": run_dir is not None})
         run = None if run_dir is None else RunDirectory(run_dir, record)
         monitor = None if unseen is None else Monitor(unseen, None, alpha=0.05)
         Training(objective, known, None, schedule, seed, monitor, "last", run, on_epoch).train()

@@ -13,7 +13,7 @@ from wildood.data.validation import labelled_source, numbered_like, unlabelled_s
 from wildood.data.wild import MOST_ASIDE, Wild, WildMixture, WildPool, as_wild
 from wildood.detect.detector import Example
 from wildood.errors import InputError
-from wildood.evaluate.thresholds import examples_needed, told_confidence
+from wildood.evaluate.thresholds import confidence_text, examples_needed
 from wildood.methods.schedule import Schedule
 from wildood.train.progress import logger
 
@@ -150,7 +150,7 @@ def enough(part: Source, alpha: float, confidence: float | None = None, *, halve
         half = " in each half (one chooses, one sets the threshold)" if halves else ""
         remedy = f", a larger alpha (--alpha), or {instead}" if halves else " or a larger alpha (--alpha)"
         raise InputError(
-            f"the holdout has {len(part)} examples{half}, but a false-alarm rate of {alpha}{told_confidence(confidence)} "
+            f"the holdout has {len(part)} examples{half}, but a false-alarm rate of {alpha}{confidence_text(confidence)} "
             f"needs at least {needed}: give a larger holdout{remedy}"
         )
 

@@ -22,10 +22,10 @@ from wildood.errors import DetectorFileError, InputError
 from wildood.evaluate.thresholds import conformal_threshold, thresholds_by_class
 from wildood.models.classifier import Classifier, plain_name, uncompiled
 from wildood.models.features import FeatureTap
-from wildood.models.heads import SHIPPED as HEADS
-from wildood.models.shipped import SHIPPED, build_model, describe_model
+from wildood.models.heads import HEADS
+from wildood.models.shipped import MODELS, build_model, describe_model
 from wildood.scores.score import Score
-from wildood.scores.shipped import SHIPPED as SCORES
+from wildood.scores.shipped import SCORES
 from wildood.settings import check_path
 
 FORMAT = 1
@@ -285,7 +285,7 @@ def _build(
         history=content["history"],
         record=dict(content["record"]),
     )
-    if type(network) in SHIPPED.values():  # a user's own model may refuse a blank example
+    if type(network) in MODELS.values():  # a user's own model may refuse a blank example
         _try(detector, directory)
     return detector
 
@@ -342,8 +342,8 @@ def _check_values(content: Description) -> None:
     check_arguments(score["settings"], SCORES[score["name"]], "score.settings")
     if head is not None and _head_name(head) not in HEADS:
         raise SchemaError(f"head.name is {head['name']!r}, which this wildood does not have")
-    if model.get("name") in SHIPPED:
-        check_arguments(model.get("settings"), SHIPPED[model["name"]], "model.settings")
+    if model.get("name") in MODELS:
+        check_arguments(model.get("settings"), MODELS[model["name"]], "model.settings")
     if content["input"] is not None:
         try:
             InputSpec.from_dict(content["input"])
@@ -452,7 +452,7 @@ def _network(
 ) -> nn.Module:
     """The model with its weights: rebuilt, or a copy of the one that was passed."""
     if model is None:
-        if described.get("name") not in SHIPPED:
+        if described.get("name") not in MODELS:
             raise DetectorFileError(
                 f"{directory} was made with a model of your own ({described.get('class')}): give it again, with model= in "
                 "Python or --model module:function on the command line"

@@ -33,10 +33,10 @@ def check_confidence(confidence: Any, name: str = "confidence") -> float:
     return _inside(confidence, name, "a probability", "0.95")
 
 
-def told_confidence(confidence: float | None) -> str:
+def confidence_text(confidence: float | None) -> str:
     """A confidence as the end of what is promised; empty where it is promised on average.
 
-    >>> told_confidence(0.95), told_confidence(None)
+    >>> confidence_text(0.95), confidence_text(None)
     (' with confidence 0.95', '')
     """
     return "" if confidence is None else f" with confidence {confidence:g}"
@@ -101,7 +101,7 @@ def threshold_rank(examples: int, alpha: float, confidence: float | None = None)
     """
     needed = examples_needed(alpha, confidence)
     if examples < needed:
-        rate = f"{alpha}{told_confidence(confidence)}"
+        rate = f"{alpha}{confidence_text(confidence)}"
         raise InputError(f"{examples} holdout examples cannot promise a false-alarm rate of {rate}: give at least {needed}")
     if confidence is None:
         return max(1, math.ceil(round((1 - alpha) * (examples + 1), 9)))
@@ -156,7 +156,7 @@ def thresholds_by_class(
     divided = None if confidence is None else 1 - (1 - check_confidence(confidence)) / classes
     needed, fewest = examples_needed(alpha, divided), int(counts.argmin())
     if counts[fewest] < needed:
-        surely = f"{told_confidence(confidence)}, divided over {classes} classes ({divided:.4g} in each)" if divided else ""
+        surely = f"{confidence_text(confidence)}, divided over {classes} classes ({divided:.4g} in each)" if divided else ""
         raise InputError(
             f"class {fewest} is predicted for {counts[fewest]} of {len(known)} holdout examples, too few for a "
             f"false-alarm rate of {alpha} in each class{surely}: give at least {needed} for each, or one threshold for all"

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from wildood.data.fingerprint import used_as
+from wildood.data.fingerprint import role_of
 from wildood.data.images import Images
 from wildood.data.validation import check_labels, labelled_source, unlabelled_source
 from wildood.detect.detector import Detector
@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class Decisions:
     """What a detector says of examples.
 
     Attributes:
@@ -34,17 +34,17 @@ class Answers:
     margins: Floats
 
     @classmethod
-    def of(cls, detector: Detector, scores: npt.NDArray[Any], classes: npt.NDArray[np.int64]) -> "Answers":
+    def of(cls, detector: Detector, scores: npt.NDArray[Any], classes: npt.NDArray[np.int64]) -> "Decisions":
         """What follows from scores and predicted classes, at the detector's threshold.
 
         >>> import wildood
         >>> detector = wildood.posthoc(torch.nn.Linear(1, 2), wildood.EnergyScore(), holdout=np.zeros((19, 1), dtype="f"))
         >>> detector.threshold = 2.0
-        >>> found = Answers.of(detector, np.array([1.5, 2.0, 4.0]), np.array([0, 1, 0]))
+        >>> found = Decisions.of(detector, np.array([1.5, 2.0, 4.0]), np.array([0, 1, 0]))
         >>> found.rejected, found.margins
         (array([False, False,  True]), array([-0.5,  0. ,  2. ]))
         """
-        return Answers(*_decided(detector, scores, classes))
+        return Decisions(*_decided(detector, scores, classes))
 
     @property
     def accepted(self) -> Mask:
@@ -63,28 +63,28 @@ class Answers:
 
 
 @dataclass(frozen=True, eq=False)
-class SetAnswers(Answers):
+class SetDecisions(Decisions):
     """What a detector says of a whole set of examples.
 
     Attributes:
         name: of the set.
         images: the examples, with labels where there are any.
-        used_as: what the whole set was to the detector before (`wildood.data.fingerprint`); empty if it was nothing.
+        role_of: what the whole set was to the detector before (`wildood.data.fingerprint`); empty if it was nothing.
     """
 
     name: str
     images: Images
-    used_as: str = ""
+    role_of: str = ""
 
     @classmethod
-    def asked(cls, detector: Detector, name: str, images: Images) -> "SetAnswers":
+    def asked(cls, detector: Detector, name: str, images: Images) -> "SetDecisions":
         """Ask the detector; what it cannot take is refused with the name of the set.
 
         >>> import wildood
         >>> x = np.random.default_rng(0).normal(size=(30, 2)).astype("float32")
         >>> detector = wildood.posthoc(torch.nn.Linear(2, 3), wildood.EnergyScore(), holdout=x, alpha=0.1)
-        >>> found = SetAnswers.asked(detector, "test", Images(x))
-        >>> int(found.accepted.sum()), found.used_as
+        >>> found = SetDecisions.asked(detector, "test", Images(x))
+        >>> int(found.accepted.sum()), found.role_of
         (28, 'threshold')
         """
         try:
@@ -98,7 +98,7 @@ class SetAnswers(Answers):
         except InputError as error:
             said = str(error).removeprefix("x: ")
             raise InputError(said if said.startswith(name) else f"{name}: {said}") from error
-        return cls(*decided, name, images, used_as(detector.record, images))
+        return cls(*decided, name, images, role_of(detector.record, images))
 
 
 def _decided(

@@ -13,7 +13,7 @@ from wildood.methods.schedule import Schedule
 from wildood.models.classifier import Classifier
 from wildood.models.small import SmallCNN
 from wildood.train.loop import Training
-from wildood.train.progress import shown
+from wildood.train.progress import verbose_logging
 
 SPEC = InputSpec(mean=(0.5,), std=(0.5,))
 KNOWN, PI = 7, 0.1
@@ -56,7 +56,7 @@ def starting_classifier(labelled: tuple[Images, Labels], seed: int) -> SmallCNN:
         model = SmallCNN(classes=KNOWN, width=32, hidden=128)
     schedule = Schedule(epochs=40, batch=64, lr=0.05, decay="milestones", factor=0.2, clip=0.0)
     objective = CrossEntropyObjective(Classifier(model, SPEC))
-    with shown(verbose=False):
+    with verbose_logging(verbose=False):
         Training(objective, labelled_source(labelled, "labelled"), None, schedule, seed, keep="last").train()
     return model
 

@@ -11,7 +11,7 @@ from wildood.detect.detector import Detector
 from wildood.evaluate.binomial import Share
 from wildood.evaluate.bootstrap import Floats, fpr_interval, percentile_interval, resample
 from wildood.evaluate.metrics import Metrics, all_metrics
-from wildood.experiments.decisions import Mask, SetAnswers
+from wildood.experiments.decisions import Mask, SetDecisions
 from wildood.experiments.promise_check import PromiseCheck, check_on_known
 
 CONFIDENCE = 0.95  # of every interval
@@ -40,7 +40,7 @@ class OodResult:
         aupr_out: the average precision with OOD as the positive class.
         caught: the share of it that is rejected at the deployed threshold.
         also_in_id: how many of its examples are in the ID set, too.
-        used_as: what this very set was to the detector before; empty if it was nothing.
+        role_of: what this very set was to the detector before; empty if it was nothing.
     """
 
     name: str
@@ -51,7 +51,7 @@ class OodResult:
     aupr_out: float
     caught: Share
     also_in_id: int
-    used_as: str = ""
+    role_of: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class IdResult:
         classes_are: the labels; or what the classifier predicts where there are none, or where a rate is promised for each
             predicted class.
         false_alarms_by_class: for each class that has examples, by its number.
-        used_as: what this very set was to the detector before; empty if it was nothing.
+        role_of: what this very set was to the detector before; empty if it was nothing.
         unmatched_names: whether the classes have names here but none in the detector, so that their order numbers them.
     """
 
@@ -89,7 +89,7 @@ class IdResult:
     false_alarms: Share
     classes_are: Literal["true", "predicted"]
     false_alarms_by_class: dict[int, Share]
-    used_as: str = ""
+    role_of: str = ""
     unmatched_names: bool = False
 
 
@@ -108,15 +108,15 @@ class Measured(NamedTuple):
     """A detector, what it answered, the numbers, what they say of its promise, and the names of its classes."""
 
     detector: Detector
-    known: SetAnswers
-    unknown: Sequence[SetAnswers]
+    known: SetDecisions
+    unknown: Sequence[SetDecisions]
     evaluation: Evaluation
     promise: PromiseCheck
     classes: Sequence[str]
 
 
 def measure(
-    detector: Detector, known: SetAnswers, unknown: Sequence[SetAnswers], resamples: int = RESAMPLES, seed: int = 0
+    detector: Detector, known: SetDecisions, unknown: Sequence[SetDecisions], resamples: int = RESAMPLES, seed: int = 0
 ) -> Measured:
     """`evaluate`, with all that a report of it needs.
 
@@ -124,11 +124,11 @@ def measure(
     >>> from wildood.data.images import Images
     >>> x = np.random.default_rng(0).normal(size=(60, 2)).astype("float32")
     >>> detector = wildood.posthoc(torch.nn.Linear(2, 3), wildood.EnergyScore(), holdout=x[:30], alpha=0.1)
-    >>> known, far = (SetAnswers.asked(detector, name, Images(some)) for name, some in (("a", x[30:]), ("b", x[:9] - 9)))
+    >>> known, far = (SetDecisions.asked(detector, name, Images(some)) for name, some in (("a", x[30:]), ("b", x[:9] - 9)))
     >>> measure(detector, known, [far]).promise.rate.examples
     30
     """
-    promise = check_on_known(detector, known, CONFIDENCE, known.used_as)
+    promise = check_on_known(detector, known, CONFIDENCE, known.role_of)
     by_class = detector.promise is not None and detector.promise.by_class
     found = evaluate(known, unknown, resamples, seed, by_predicted=by_class)
     unmatched = bool(known.images.classes) and not detector.record.get("classes")
@@ -137,8 +137,8 @@ def measure(
 
 
 def evaluate(
-    known: SetAnswers,
-    unknown: Sequence[SetAnswers],
+    known: SetDecisions,
+    unknown: Sequence[SetDecisions],
     resamples: int = RESAMPLES,
     seed: int = 0,
     *,
@@ -153,7 +153,7 @@ def evaluate(
     >>> rng = np.random.default_rng(0)
     >>> x, far = rng.normal(size=(60, 2)).astype("float32"), rng.normal(size=(20, 2)).astype("float32") - 9
     >>> detector = wildood.posthoc(torch.nn.Linear(2, 3), wildood.EnergyScore(), holdout=x[:30], alpha=0.1)
-    >>> given = [SetAnswers.asked(detector, "a", Images(x[30:])), SetAnswers.asked(detector, "b", Images(far))]
+    >>> given = [SetDecisions.asked(detector, "a", Images(x[30:])), SetDecisions.asked(detector, "b", Images(far))]
     >>> evaluate(given[0], given[1:]).ood[0].caught.examples
     20
     """
@@ -170,7 +170,7 @@ def evaluate(
             aupr_out=found.aupr_out,
             caught=_share(answers.rejected),
             also_in_id=Content(answers.images).overlap(Content(known.images)).shared,
-            used_as=answers.used_as,
+            role_of=answers.role_of,
         )
         for number, (answers, found) in enumerate(zip(unknown, metrics, strict=True))
     ]
@@ -184,14 +184,14 @@ def evaluate(
     return Evaluation(_on_id(known, by_predicted=by_predicted), tuple(ood), average, resamples, seed)
 
 
-def class_names(detector: Detector, known: SetAnswers) -> list[str]:
+def class_names(detector: Detector, known: SetDecisions) -> list[str]:
     """A name for each class of the model: the detector's own, or else the ID set's; its number where there is none."""
     names = detector.record.get("classes") or known.images.classes
     count = detector.predict_proba(known.images.examples[:1]).shape[1]
     return [names[number] if number < len(names) else str(number) for number in range(count)]
 
 
-def _on_id(known: SetAnswers, *, by_predicted: bool) -> IdResult:
+def _on_id(known: SetDecisions, *, by_predicted: bool) -> IdResult:
     labels = None if known.images.labels is None else np.asarray(known.images.labels)
     classes = known.classes if labels is None or by_predicted else labels
     right = None if labels is None else known.classes == labels
@@ -203,7 +203,7 @@ def _on_id(known: SetAnswers, *, by_predicted: bool) -> IdResult:
         false_alarms=_share(known.rejected),
         classes_are="predicted" if labels is None or by_predicted else "true",
         false_alarms_by_class={int(each): _share(known.rejected[classes == each]) for each in np.unique(classes)},
-        used_as=known.used_as,
+        role_of=known.role_of,
     )
 
 

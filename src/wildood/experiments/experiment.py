@@ -13,8 +13,8 @@ from wildood.errors import InputError
 from wildood.experiments.toml_values import is_toml_value, toml_key, toml_value
 from wildood.methods.objective import Method
 from wildood.methods.schedule import Schedule
-from wildood.methods.shipped import SHIPPED as METHODS
-from wildood.models.shipped import SHIPPED as MODELS
+from wildood.methods.shipped import METHODS
+from wildood.models.shipped import MODELS
 from wildood.scores.score import Score
 from wildood.scores.shipped import NAMES as SCORES
 

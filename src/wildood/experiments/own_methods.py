@@ -13,7 +13,7 @@ from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.toml_values import is_toml_value
 from wildood.methods.schedule import Schedule
-from wildood.methods.shipped import SHIPPED as METHODS
+from wildood.methods.shipped import METHODS
 from wildood.scores.score import Score
 from wildood.scores.shipped import NAMES as SCORES
 

@@ -118,7 +118,7 @@ ERRORS_APART = 2.0  # how many standard errors two numbers may be apart and stil
 
 
 @dataclass(frozen=True)
-class Beside:
+class PaperComparison:
     """A number of ours and the one of the paper, in percent.
 
     Attributes:
@@ -134,7 +134,7 @@ class Beside:
         paper_error: its standard error, to one decimal; None where the paper prints none.
         paper_table: "1", "2", "A1" or "A2".
 
-    >>> found = Beside("π = 0.1", 0.1, "oe", "OE", "svhn", "fpr95", 13.9, 0.4, 13.18, 1.3, "A2")
+    >>> found = PaperComparison("π = 0.1", 0.1, "oe", "OE", "svhn", "fpr95", 13.9, 0.4, 13.18, 1.3, "A2")
     >>> round(found.difference, 2), found.within
     (0.72, True)
     """
@@ -169,7 +169,7 @@ class Beside:
         return abs(self.difference) <= ERRORS_APART * math.hypot(self.ours_error, self.paper_error)
 
 
-def beside(table: ResultsTable) -> list[Beside]:
+def beside(table: ResultsTable) -> list[PaperComparison]:
     """Every number of a table that the paper prints, too; a small file stands for the set that it stands in for.
 
     Numbers that would not mean the same are left out: an average over other sets than the paper's, the accuracy of
@@ -184,7 +184,7 @@ def beside(table: ResultsTable) -> list[Beside]:
     return [found for row in table.rows for found in _of_row(table, row)]
 
 
-def _of_row(table: ResultsTable, row: TableRow) -> Iterator[Beside]:
+def _of_row(table: ResultsTable, row: TableRow) -> Iterator[PaperComparison]:
     theirs: tuple[Metric, ...] = ("fpr95", "auroc")
     numbers = [(name, metric) for name in row.cells for metric in theirs]
     for name, metric in [*numbers, ("", "accuracy")]:
@@ -211,8 +211,8 @@ def _means_the_same(table: ResultsTable, row: TableRow, published: PublishedNumb
     return AVERAGE in row.cells and sorted(map(paper_set, table.sets)) == sorted(theirs)
 
 
-def _beside(row: TableRow, name: str, metric: Metric, cell: Cell, published: PublishedNumber) -> Beside:
-    return Beside(
+def _beside(row: TableRow, name: str, metric: Metric, cell: Cell, published: PublishedNumber) -> PaperComparison:
+    return PaperComparison(
         block=row.block,
         pi=row.pi,
         method=row.method,

@@ -7,11 +7,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from wildood.data.fingerprint import told_use
+from wildood.data.fingerprint import role_text
 from wildood.detect.detector import Detector
 from wildood.detect.promise import Promise
 from wildood.evaluate.binomial import Share, hypergeometric_tail, in_percent
-from wildood.experiments.decisions import Answers
+from wildood.experiments.decisions import Decisions
 
 Verdict = Literal["no promise", "cannot be told", "holds unless", "holds", "not contradicted", "above", "broken"]
 
@@ -38,7 +38,7 @@ class PromiseCheck:
     worst_class: int | None = None
 
 
-def check_on_known(detector: Detector, known: Answers, confidence: float, used_as: str = "") -> PromiseCheck:
+def check_on_known(detector: Detector, known: Decisions, confidence: float, role_of: str = "") -> PromiseCheck:
     """Compare the rate on ID examples that nothing has trained on with the one that was promised.
 
     Given the threshold, the number of false alarms is binomial. But a threshold from few examples may lie too low by
@@ -46,21 +46,21 @@ def check_on_known(detector: Detector, known: Answers, confidence: float, used_a
     if that is no excuse. Where it is kept, it looks broken in at most 1 - confidence of all draws.
 
     A promise by class is judged by what it is about, the rate among the examples of each predicted class: the limits of
-    k classes have 1 - (1 - confidence) / k each. Examples that the detector was made from (`used_as`) say nothing of it.
+    k classes have 1 - (1 - confidence) / k each. Examples that the detector was made from (`role_of`) say nothing of it.
 
     >>> import torch, wildood
     >>> detector = wildood.posthoc(torch.nn.Linear(1, 2), wildood.EnergyScore(), holdout=np.zeros((19, 1), dtype="f"))
     >>> detector.holdout_scores, detector.threshold = np.arange(19, dtype="f"), 18.0
     >>> [
-    ...     check_on_known(detector, Answers.of(detector, scores, np.zeros(200, int)), confidence=0.95).verdict
+    ...     check_on_known(detector, Decisions.of(detector, scores, np.zeros(200, int)), confidence=0.95).verdict
     ...     for scores in (np.arange(200) % 19, np.arange(200) % 21, np.arange(200) + 0.0)
     ... ]
     ['holds', 'above', 'broken']
     """
     promise, rate = detector.promise, Share.of(known.rejected, confidence)
     measured = f"{rate.told(confidence)} of the ID examples are rejected"
-    if used_as:
-        says = f"{measured}; these examples {told_use(used_as)}, so they say nothing of the promise: give others"
+    if role_of:
+        says = f"{measured}; these examples {role_text(role_of)}, so they say nothing of the promise: give others"
         return PromiseCheck("cannot be told", says, rate)
     if promise is None:
         return PromiseCheck("no promise", f"{measured}; nothing was promised", rate)
@@ -119,7 +119,7 @@ def check_on_traffic(promise: Promise | None, rejected: Share | None, confidence
     return PromiseCheck("cannot be told", says)
 
 
-def by_luck(detector: Detector, known: Answers) -> float:
+def by_luck(detector: Detector, known: Decisions) -> float:
     """The p-value of so many false alarms, or more, if these examples and the holdout are drawn alike.
 
     Then, of the n + m scores that meet one threshold, all orders are equally likely, so that the number of the m fresh ones
@@ -129,7 +129,7 @@ def by_luck(detector: Detector, known: Answers) -> float:
     >>> import torch, wildood
     >>> detector = wildood.posthoc(torch.nn.Linear(1, 2), wildood.EnergyScore(), holdout=np.zeros((19, 1), dtype="f"))
     >>> detector.holdout_scores, detector.threshold = np.arange(19, dtype="f"), 18.0
-    >>> known = Answers.of(detector, np.array([5.0, 20.0]), np.zeros(2, int))
+    >>> known = Decisions.of(detector, np.array([5.0, 20.0]), np.zeros(2, int))
     >>> by_luck(detector, known)  # 2 / 21: the largest of all is one of these two
     0.0952...
     """
@@ -144,7 +144,7 @@ def by_luck(detector: Detector, known: Answers) -> float:
     return min(1.0, len(groups) * min(_tail(*group) for group in groups))
 
 
-def _by_class(known: Answers, confidence: float) -> tuple[int, list[Share]]:
+def _by_class(known: Decisions, confidence: float) -> tuple[int, list[Share]]:
     """The predicted class that speaks most against the promise, and the rate of each, that of this one first."""
     classes = np.unique(known.classes)
     surely = 1 - (1 - confidence) / len(classes)

@@ -19,7 +19,7 @@ from wildood.data.files import locked, write_array_file, write_atomically
 from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.results import AGAIN, Failure, Result, read_failure, read_result, result_json
-from wildood.methods.shipped import SHIPPED as METHODS
+from wildood.methods.shipped import METHODS
 from wildood.scores.shipped import NAMES as SCORE_NAMES
 from wildood.train.progress import logger
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from wildood.data.augmentation import random_flip, random_view, rotations
 from wildood.data.inputs import InputSpec
-from wildood.data.sampling import lent_generator
+from wildood.data.sampling import seeded
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_alpha
 from wildood.methods.objective import Batch, Objective, Stage, Start, Terms
@@ -136,7 +136,7 @@ class CsiHeads:
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """The loss of new heads on this classifier."""
         assert classifier.spec is not None  # noqa: S101 - the first stage refuses a classifier without one
-        with lent_generator(start.seed, "head"):
+        with seeded(start.seed, "head"):
             head = JointHead(start.features, start.classes).to(classifier.device)
         classifier.head = head
         return JointObjective(classifier, classifier.spec, head)
@@ -152,7 +152,7 @@ class ContrastiveObjective(Objective):
     def __init__(self, method: Csi, classifier: Classifier, spec: InputSpec, start: Start) -> None:
         super().__init__(classifier, MaxSoftmax())
         self.spec, self.temperature, self.classes = spec, method.temperature, start.classes
-        with lent_generator(start.seed, "projection"):
+        with seeded(start.seed, "projection"):
             layers = nn.Linear(start.features, start.features), nn.ReLU(), nn.Linear(start.features, method.projection)
         self.projection = nn.Sequential(*layers).to(classifier.device)
 

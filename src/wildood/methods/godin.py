@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import nn
 
-from wildood.data.sampling import lent_generator
+from wildood.data.sampling import seeded
 from wildood.evaluate.thresholds import check_alpha
 from wildood.methods.objective import Batch, Objective, Start, Terms
 from wildood.methods.schedule import Schedule
@@ -46,7 +46,7 @@ class Godin:
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """The loss on this classifier, with a new head."""
-        with lent_generator(start.seed, "head"):
+        with seeded(start.seed, "head"):
             head = DeConfHead(start.features, start.classes).to(classifier.device)
         classifier.head = head
         return GodinObjective(self, classifier, head)

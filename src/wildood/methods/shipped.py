@@ -9,7 +9,7 @@ from wildood.methods.outlier_exposure import OutlierExposure
 from wildood.methods.woods import Woods
 from wildood.methods.woods_alt import WoodsAlt
 
-SHIPPED: dict[str, type[Method]] = {
+METHODS: dict[str, type[Method]] = {
     "woods": Woods,
     "woods-alt": WoodsAlt,
     "oe": OutlierExposure,

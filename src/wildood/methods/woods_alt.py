@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from wildood.data.sampling import lent_generator
+from wildood.data.sampling import seeded
 from wildood.methods.distillation import Answers
 from wildood.methods.objective import Batch, Duals, Objective, Start, Terms
 from wildood.methods.woods import Woods
@@ -52,7 +52,7 @@ class WoodsAltObjective(Objective):
     """Hinge of the head's logit: max(1 - g, 0) on wild data, max(1 + g, 0) <= alpha on labelled data."""
 
     def __init__(self, method: WoodsAlt, classifier: Classifier, start: Start) -> None:
-        with lent_generator(start.seed, "head"):
+        with seeded(start.seed, "head"):
             score = HeadScore(start.features).to(classifier.device)
         super().__init__(classifier, score, method.duals())
         self.answers = None if method.published else Answers(classifier)

@@ -82,7 +82,7 @@ class JointHead(Head):
         return torch.stack([each[turn, :, turn] for turn in range(self.turns)]).mean(0)
 
 
-SHIPPED: dict[str, type[Head]] = {cls.__name__: cls for cls in (DeConfHead, JointHead)}
+HEADS: dict[str, type[Head]] = {cls.__name__: cls for cls in (DeConfHead, JointHead)}
 
 
 def cosines(features: Tensor, directions: Tensor) -> Tensor:

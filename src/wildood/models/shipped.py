@@ -8,7 +8,7 @@ from wildood.models.resnet import ResNet20
 from wildood.models.small import MLP, SmallCNN
 from wildood.models.wide_resnet import WideResNet
 
-SHIPPED: dict[str, type[nn.Module]] = {cls.__name__: cls for cls in (WideResNet, ResNet20, SmallCNN, MLP)}
+MODELS: dict[str, type[nn.Module]] = {cls.__name__: cls for cls in (WideResNet, ResNet20, SmallCNN, MLP)}
 
 
 def describe_model(model: nn.Module) -> dict[str, Any] | None:
@@ -17,7 +17,7 @@ def describe_model(model: nn.Module) -> dict[str, Any] | None:
     >>> describe_model(MLP(4, 3))
     {'name': 'MLP', 'settings': {'inputs': 4, 'classes': 3, 'hidden': [128, 64]}}
     """
-    if SHIPPED.get(type(model).__name__) is not type(model):
+    if MODELS.get(type(model).__name__) is not type(model):
         return None
     return {"name": type(model).__name__, "settings": model.settings}
 
@@ -28,4 +28,4 @@ def build_model(description: dict[str, Any]) -> nn.Module:
     >>> type(build_model({"name": "MLP", "settings": {"inputs": 4, "classes": 3}})).__name__
     'MLP'
     """
-    return SHIPPED[description["name"]](**description["settings"])
+    return MODELS[description["name"]](**description["settings"])

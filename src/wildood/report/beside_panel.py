@@ -3,7 +3,7 @@
 from html import escape
 from itertools import groupby
 
-from wildood.experiments.paper_comparison import Beside, beside
+from wildood.experiments.paper_comparison import PaperComparison, beside
 from wildood.experiments.table_names import METRIC_TITLES, column_title
 from wildood.experiments.tables import ResultsTable
 from wildood.report.beside_text import WITHIN, beside_note
@@ -32,7 +32,7 @@ def beside_panel(table: ResultsTable) -> Panel | None:
     return Panel(title, _says(found), f"<details><summary>{len(found):,} numbers</summary>{shown}</details>")
 
 
-def _says(found: list[Beside]) -> str:
+def _says(found: list[PaperComparison]) -> str:
     judged = [each.within for each in found if each.within is not None]
     tables = " and ".join(f"Table {name}" for name in sorted({each.paper_table for each in found}))
     if not judged:
@@ -40,7 +40,7 @@ def _says(found: list[Beside]) -> str:
     return f"Of {tables}. {sum(judged):,} of the {len(judged):,} numbers with a standard error in both are within 2 SE."
 
 
-def _row(found: Beside) -> list[SortCell]:
+def _row(found: PaperComparison) -> list[SortCell]:
     name = column_title(found.set)
     return [
         SortCell(escape(found.title), found.title),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from wildood.experiments.paper_comparison import Beside, beside
+from wildood.experiments.paper_comparison import PaperComparison, beside
 from wildood.experiments.table_names import METRIC_TITLES, column_title
 from wildood.experiments.tables import ResultsTable
 from wildood.report.escaping import escaped_markdown
@@ -57,10 +57,10 @@ def beside_markdown(table: ResultsTable) -> str:
     return f"**{escaped_markdown(title)}.** {said}\n\n" + "\n".join(lines) + "\n"
 
 
-def beside_note(found: Sequence[Beside]) -> str:
+def beside_note(found: Sequence[PaperComparison]) -> str:
     """How the numbers are compared.
 
-    >>> beside_note([Beside("", None, "oe", "OE", "svhn", "auroc", 99.0, None, 98.0, None, "A1")]) == NOTE
+    >>> beside_note([PaperComparison("", None, "oe", "OE", "svhn", "auroc", 99.0, None, 98.0, None, "A1")]) == NOTE
     True
     """
     said = [NOTE, SAME if any(each.metric == "accepted" for each in found) else ""]
@@ -77,13 +77,13 @@ def beside_csv(tables: Sequence[ResultsTable]) -> str:
     return csv_text(COLUMNS, lines)
 
 
-def _cells(found: Beside) -> list[str]:
+def _cells(found: PaperComparison) -> list[str]:
     named = [escaped_markdown(text) for text in (found.title, found.block, column_title(found.set))]
     ours, paper = _told(found.ours, found.ours_error, 2), _told(found.paper, found.paper_error, 1)
     return [*named, METRIC_TITLES[found.metric], ours, paper, f"{found.difference:+.2f}", WITHIN[found.within]]
 
 
-def _values(table: ResultsTable, found: Beside) -> list[str]:
+def _values(table: ResultsTable, found: PaperComparison) -> list[str]:
     return [
         table_title(table),
         table.id,

@@ -6,7 +6,7 @@ from html import escape
 import numpy as np
 
 from wildood.detect.detector import Detector
-from wildood.experiments.decisions import Answers
+from wildood.experiments.decisions import Decisions
 from wildood.experiments.evaluation import CONFIDENCE, Measured
 from wildood.report import figures
 from wildood.report.evaluation_tables import (
@@ -17,8 +17,8 @@ from wildood.report.evaluation_tables import (
     class_cells,
     id_cells,
     ood_cells,
+    promise_text,
     shared_examples,
-    told_promise,
     unmatched_names,
     used_before,
 )
@@ -53,7 +53,7 @@ def _lead(measured: Measured) -> str:
         f"<p>It says “unknown” to <strong>{100 * found.average.caught:.1f} %</strong> of the unknown examples "
         f"({escape(over)}), and to <strong>{100 * found.id.false_alarms.value:.1f} %</strong> of the known ones "
         f"({escape(found.id.name)}).{accuracy}</p>"
-        f"<p>{escape(told_promise(measured.promise))}</p>"
+        f"<p>{escape(promise_text(measured.promise))}</p>"
     )
 
 
@@ -93,7 +93,7 @@ def _densities(measured: Measured) -> list[Panel]:
         "" if thresholds is None else " Each class has its own threshold: shown is how far a score lies above or below it."
     )
 
-    def shown(answers: Answers) -> figures.Scores:
+    def shown(answers: Decisions) -> figures.Scores:
         return answers.scores if thresholds is None else answers.margins
 
     threshold = measured.detector.threshold if thresholds is None else 0.0
@@ -197,7 +197,7 @@ def _galleries(measured: Measured) -> list[Panel]:
     return panels
 
 
-def _captions(names: Sequence[str], answers: Answers) -> list[str]:
+def _captions(names: Sequence[str], answers: Decisions) -> list[str]:
     return [f"{name}, {score:.3g}" for name, score in zip(names, answers.scores, strict=True)]
 
 
@@ -205,7 +205,7 @@ def _making(detector: Detector, making: dict[str, str]) -> Panel:
     items = {
         **making,
         "score": f"{type(detector.scorer).__name__}, higher = more OOD",
-        "threshold": f"{detector.told_threshold}: {detector.told_promise if detector.promise else 'nothing is promised'}",
+        "threshold": f"{detector.threshold_text}: {detector.promise_text if detector.promise else 'nothing is promised'}",
         "made with": settings_text(detector.record.get("versions", {})),
     }
     return Panel("Command, detector, versions", "metrics.json holds every number of this page.", definitions(items))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from wildood.detect.bulk import json_number
 from wildood.detect.checks import versions
-from wildood.experiments.decisions import SetAnswers
+from wildood.experiments.decisions import SetDecisions
 from wildood.experiments.evaluation import CONFIDENCE, Measured
 from wildood.report.promise_record import promise_record
 
@@ -64,7 +64,7 @@ def metrics_record(measured: Measured, directory: Path, command: str) -> dict[st
     }
 
 
-def _listed(answers: SetAnswers, numbers: npt.NDArray[np.intp], names: Sequence[str]) -> list[dict[str, Any]]:
+def _listed(answers: SetDecisions, numbers: npt.NDArray[np.intp], names: Sequence[str]) -> list[dict[str, Any]]:
     files = answers.images.names
     return [
         {

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from wildood.data.fingerprint import told_use
+from wildood.data.fingerprint import role_text
 from wildood.evaluate.binomial import Share, percent_digits
 from wildood.experiments.evaluation import CONFIDENCE, Average, Estimate, Evaluation, OodResult
 from wildood.experiments.promise_check import PromiseCheck
@@ -85,10 +85,10 @@ def class_cells(evaluation: Evaluation, names: Sequence[str], most: int) -> Cell
     return Cells([f"{evaluation.id.classes_are} class", "false alarms ↓", "examples"], rows)
 
 
-def told_promise(check: PromiseCheck) -> str:
+def promise_text(check: PromiseCheck) -> str:
     """What the false alarms that were found say of those that were promised, as a sentence.
 
-    >>> told_promise(PromiseCheck("holds", "5 of 500 of the ID examples are rejected: the promise of at most 5 % holds"))
+    >>> promise_text(PromiseCheck("holds", "5 of 500 of the ID examples are rejected: the promise of at most 5 % holds"))
     'False alarms: 5 of 500 of the ID examples are rejected: the promise of at most 5 % holds.'
     """
     return f"False alarms: {check.says}."
@@ -96,9 +96,11 @@ def told_promise(check: PromiseCheck) -> str:
 
 def used_before(evaluation: Evaluation, escaped: Callable[[str], str] = str) -> list[str]:
     """Which sets the detector has met before, a sentence for each."""
-    sets = [(evaluation.id.name, evaluation.id.used_as), *((each.name, each.used_as) for each in evaluation.ood)]
+    sets = [(evaluation.id.name, evaluation.id.role_of), *((each.name, each.role_of) for each in evaluation.ood)]
     return [
-        f"{escaped(name)}: these examples {told_use(used)}: what is measured here is not new." for name, used in sets if used
+        f"{escaped(name)}: these examples {role_text(used)}: what is measured here is not new."
+        for name, used in sets
+        if used
     ]
 
 
@@ -130,7 +132,7 @@ def latex(evaluation: Evaluation, promise: PromiseCheck) -> str:
 
 
 def _notes(evaluation: Evaluation, promise: PromiseCheck, escaped: Callable[[str], str]) -> list[str]:
-    said = [UNITS, CONVENTION, told_promise(promise), *used_before(evaluation, escaped), UNKNOWABLE]
+    said = [UNITS, CONVENTION, promise_text(promise), *used_before(evaluation, escaped), UNKNOWABLE]
     found = shared_examples(evaluation, escaped)
     return [*said, *unmatched_names(evaluation, escaped), *([found] if found else [])]
 

@@ -63,7 +63,7 @@ def _lead(detector: Detector, seen: dict[str, Seen], given: Given) -> str:
         f"{warnings}<p>Of {len(given.wild)} wild examples that training did not see, this detector says “unknown” to "
         f"<strong>{in_percent(rejected['after'].value)}</strong> ({rejected['after'].limits} at {100 * CONFIDENCE:g} % "
         f"confidence); the starting classifier's own energy, set to reject the same share of known examples ({known}), to "
-        f"{in_percent(rejected['before'].value)}.</p><p>Its threshold: {escape(detector.told_promise)}.</p>"
+        f"{in_percent(rejected['before'].value)}.</p><p>Its threshold: {escape(detector.promise_text)}.</p>"
     )
 
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from wildood.data.fingerprint import NOT_FRESH, SEEN_HOLDOUT, told_use
+from wildood.data.fingerprint import NOT_FRESH, SEEN_HOLDOUT, role_text
 from wildood.detect.detector import Detector
 from wildood.evaluate.binomial import Share
 from wildood.evaluate.mixture import FprByShare, UnknownShare, fpr_by_share, unknown_share
 from wildood.evaluate.thresholds import p_values
-from wildood.experiments.decisions import Answers
+from wildood.experiments.decisions import Decisions
 from wildood.experiments.promise_check import PromiseCheck, check_on_known, check_on_traffic
 
 Floats = npt.NDArray[np.float64]
@@ -36,8 +36,8 @@ class Inspection:
         confidence: with which unknowns must be found, and of every limit.
     """
 
-    traffic: Answers
-    known: Answers | None
+    traffic: Decisions
+    known: Decisions | None
     known_name: str
     untested: str
     unknown: UnknownShare | None
@@ -85,7 +85,7 @@ class Inspection:
 
 
 def inspected(
-    detector: Detector, traffic: Answers, known: Answers | None = None, *, confidence: float = 0.95, used_as: str = ""
+    detector: Detector, traffic: Decisions, known: Decisions | None = None, *, confidence: float = 0.95, role_of: str = ""
 ) -> Inspection:
     """Look at traffic through the scores that a detector gives it.
 
@@ -95,26 +95,26 @@ def inspected(
         known: what it says of ID examples that nothing has trained on; without them the holdout takes their place, if its
             examples were unseen.
         confidence: with which unknowns must be found, and of every limit.
-        used_as: what this very traffic was to the detector before (`wildood.data.fingerprint`), if it was anything.
+        role_of: what this very traffic was to the detector before (`wildood.data.fingerprint`), if it was anything.
 
     >>> import torch, wildood
     >>> detector = wildood.posthoc(torch.nn.Linear(1, 2), wildood.EnergyScore(), holdout=np.zeros((99, 1), dtype="f"))
     >>> detector.holdout_scores, detector.threshold = np.arange(99, dtype="f"), 94.0
     >>> scores, classes = np.append(np.arange(99), [200] * 40), np.zeros(139, int)
-    >>> print(inspected(detector, Answers.of(detector, scores, classes)).says)
+    >>> print(inspected(detector, Decisions.of(detector, scores, classes)).says)
     at least ... % of the wild data is OOD at 95 % confidence (estimate ...; 99 ID and 139 wild scores), compared with
     the holdout; or its known part is no longer like that
     """
     name = "holdout" if known is None else "--id"
     reference = known if known is not None else _unseen_holdout(detector)
-    untested = NOT_FRESH.format(told_use(used_as)) if used_as else "" if reference is not None else UNTRUSTED
+    untested = NOT_FRESH.format(role_text(role_of)) if role_of else "" if reference is not None else UNTRUSTED
     unknown, least = None, 0.0
     if reference is not None and not untested:
         unknown = unknown_share(reference.scores, traffic.scores, confidence)
         least = unknown_share(reference.scores, traffic.scores, _half(confidence)).bound
     rejected = Share.of(traffic.rejected, confidence)
     check = (
-        check_on_traffic(detector.promise, None if used_as else rejected, confidence)
+        check_on_traffic(detector.promise, None if role_of else rejected, confidence)
         if known is None
         else check_on_known(detector, known, confidence)
     )
@@ -128,8 +128,8 @@ def _half(confidence: float) -> float:
     return (1 + confidence) / 2
 
 
-def _unseen_holdout(detector: Detector) -> Answers | None:
+def _unseen_holdout(detector: Detector) -> Decisions | None:
     scores, classes = detector.holdout_scores, detector.holdout_classes
     if detector.promise is None or not detector.promise.unseen or scores is None:
         return None
-    return Answers.of(detector, scores, np.zeros(len(scores), np.int64) if classes is None else classes)
+    return Decisions.of(detector, scores, np.zeros(len(scores), np.int64) if classes is None else classes)

@@ -232,7 +232,7 @@ def _making(detector: Detector, found: Inspection, traffic: Images, command: str
     items = {
         "command": command,
         "traffic": f"{len(found.traffic.scores)} examples from {traffic.where}",
-        "threshold": f"{detector.told_threshold}: {detector.told_promise}",
+        "threshold": f"{detector.threshold_text}: {detector.promise_text}",
         **({"assumes": promise.assumption} if promise is not None and promise.unseen else {}),
         "versions": settings_text(detector.record.get("versions", {})),
     }

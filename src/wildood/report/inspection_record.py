@@ -17,11 +17,11 @@ def inspection_record(detector: Detector, found: Inspection, traffic: Images, to
     """Everything that was found, and of the examples `top` of each kind.
 
     >>> import numpy as np, torch, wildood
-    >>> from wildood.experiments.decisions import Answers
+    >>> from wildood.experiments.decisions import Decisions
     >>> from wildood.report.inspection import inspected
     >>> x = np.random.default_rng(0).normal(size=(99, 1)).astype("f")
     >>> detector = wildood.posthoc(torch.nn.Linear(1, 2), wildood.EnergyScore(), holdout=x)
-    >>> found = inspected(detector, Answers.of(detector, *detector.score_and_classify(x)))
+    >>> found = inspected(detector, Decisions.of(detector, *detector.score_and_classify(x)))
     >>> record = inspection_record(detector, found, Images(x, where="inbox"), top=3)
     >>> record["wild"], record["examples"], record["found"], [row["why"] for row in record["label_first"]]
     ('inbox', 99, False, ['just rejected', 'just accepted', 'highest score'])

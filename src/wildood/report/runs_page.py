@@ -26,7 +26,7 @@ def runs_page(runs: Runs, making: dict[str, str], title: str = TITLE) -> str:
         Section("Failed runs", [_failed(runs.failures)] if runs.failures else [], wide=True),
         Section("Folders left out", [_left_out(runs)] if runs.left_out else [], wide=True),
         Section("Results", [results_panel(table) for table in runs.tables], wide=True),
-        Section("Beside the paper", [panel for table in runs.tables if (panel := beside_panel(table))], wide=True),
+        Section("PaperComparison the paper", [panel for table in runs.tables if (panel := beside_panel(table))], wide=True),
         Section("More or less OOD in the wild", pi_panels(runs)),
         Section("The constraint on false alarms", constraint_panels(runs)),
         Section("Scores of the test examples", score_panels(runs), wide=True),

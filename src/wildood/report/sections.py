@@ -118,7 +118,7 @@ def making_section(detector: Detector, more: dict[str, str], settings: str = "")
         **more,
         "method": f"{record['method']['name']}: {settings_text(record['method'])}",
         "schedule": settings_text(record["schedule"]),
-        "threshold": f"{detector.told_threshold}: {detector.told_promise}",
+        "threshold": f"{detector.threshold_text}: {detector.promise_text}",
         "versions": settings_text(record["versions"]),
     }
     says = "With these, the same command makes the same numbers on the same machine with the same number of threads."

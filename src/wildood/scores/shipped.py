@@ -12,7 +12,7 @@ from wildood.scores.react import ReAct
 from wildood.scores.score import Score
 from wildood.scores.vim import Vim
 
-SHIPPED: dict[str, type[Score]] = {
+SCORES: dict[str, type[Score]] = {
     cls.__name__: cls
     for cls in (MaxSoftmax, MaxLogit, EnergyScore, Odin, Mahalanobis, Knn, ReAct, Vim, HeadScore, GodinScore)
 }

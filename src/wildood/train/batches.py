@@ -15,14 +15,14 @@ from wildood.methods.schedule import Schedule
 from wildood.models.classifier import Classifier
 
 
-class Ahead:
+class Prefetch:
     """Batches drawn one ahead in a thread, in the same order as without it.
 
     Attributes:
         state: where the draws were before the batch that is drawn ahead: what a resumed run goes on from.
 
     >>> numbers = iter(range(5))
-    >>> with Ahead(lambda: next(numbers), dict) as ahead:
+    >>> with Prefetch(lambda: next(numbers), dict) as ahead:
     ...     ahead.take(), ahead.take()
     (0, 1)
     """

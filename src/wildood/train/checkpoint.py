@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 from wildood.data.files import DamagedFileError, digest, dump_state, load_state, remove_leftovers, write_atomically
 from wildood.data.schema import SchemaError, check, parse
 from wildood.errors import CheckpointError, TrainingError
-from wildood.train.distributed import flat, from_first, in_words, is_first
+from wildood.train.distributed import broadcast, flat, in_words, is_first
 from wildood.train.history import Row, append_row, rewrite_rows
 
 FORMAT = 8  # of checkpoints: the same settings of another one mean another run (8: how much wild data is set aside)
@@ -97,7 +97,7 @@ class RunDirectory:
 
     def checkpoint(self) -> dict[str, Any] | None:
         """The state to go on from, if there is one; the same on all processes, which must all ask for it."""
-        content = from_first(self.checkpoint_path.read_bytes() if self.writes and self.checkpoint_path.exists() else None)
+        content = broadcast(self.checkpoint_path.read_bytes() if self.writes and self.checkpoint_path.exists() else None)
         return None if content is None else self._read(content)
 
     def _read(self, content: bytes) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from wildood.data.sampling import lent_generator
+from wildood.data.sampling import seeded
 from wildood.data.sources import Part, Source
 from wildood.errors import InputError, TrainingError
 from wildood.methods.objective import Batch, Objective, Terms
@@ -83,10 +83,10 @@ def total(values: Tensor) -> Tensor:
     return summed.to(values)
 
 
-def from_first(content: bytes | None) -> bytes | None:
+def broadcast(content: bytes | None) -> bytes | None:
     """What the first process gives, on all of them: only that one needs the file it is from.
 
-    >>> from_first(b"abc")
+    >>> broadcast(b"abc")
     b'abc'
     """
     rank, world = this_process()
@@ -107,7 +107,7 @@ def from_first(content: bytes | None) -> bytes | None:
 
 
 @contextmanager
-def told_if_another_ends(*, saved: bool) -> Iterator[None]:
+def peer_failure_message(*, saved: bool) -> Iterator[None]:
     """Say in one line that another process has ended, in the place of what torch says of sockets.
 
     A launcher that misses one process ends the others with SIGTERM: the line must be out before.
@@ -169,14 +169,14 @@ def _device() -> torch.device:
     return torch.device("cpu" if "cpu:" in dist.get_backend_config() else "cuda")
 
 
-def check_same(given: dict[str, Any]) -> None:
+def check_same_on_all_processes(given: dict[str, Any]) -> None:
     """Refuse, in all processes alike, a run whose processes were given different things.
 
-    >>> check_same({"seed": 0, "data": {"labelled": "5d41"}})
+    >>> check_same_on_all_processes({"seed": 0, "data": {"labelled": "5d41"}})
     """
     mine = {name: json.dumps(value) for name, value in flat(given).items()}
-    with told_if_another_ends(saved=False):
-        first: dict[str, str] = json.loads(from_first(json.dumps(mine).encode()) or b"{}")
+    with peer_failure_message(saved=False):
+        first: dict[str, str] = json.loads(broadcast(json.dumps(mine).encode()) or b"{}")
         # Counted by the first one's names: what another has besides is in the last place.
         differs = [mine.get(name) != value for name, value in first.items()] + [not mine.keys() <= first.keys()]
         counts = total(torch.tensor(differs, dtype=torch.float64)).tolist()
@@ -284,7 +284,7 @@ class Buffers:
             buffer.data.copy_(value.view_as(buffer))  # the backward pass has noted the buffer, but does not read it
 
 
-class Divided:
+class ShardedPass:
     """This process's batches of a source: whole batches of the pass of one process, so that all numbers are the same.
 
     Attributes:
@@ -292,7 +292,7 @@ class Divided:
 
     >>> import numpy as np
     >>> from wildood.data.sources import ArraySource
-    >>> divided = Divided(ArraySource(np.zeros((5, 2))))
+    >>> divided = ShardedPass(ArraySource(np.zeros((5, 2))))
     >>> divided.whole([torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0, 5.0])])
     tensor([1., 2., 3., 4., 5.])
     """
@@ -319,7 +319,7 @@ logger = logging.getLogger("wildood")
 
 
 @contextmanager
-def normalising_together(objective: Objective) -> Iterator[None]:
+def synchronised_batch_norm(objective: Objective) -> Iterator[None]:
     """Let BatchNorm normalise by the whole batch, which torch has for GPUs only; elsewhere, say what it does."""
     if this_process().world == 1:
         yield
@@ -369,7 +369,7 @@ def _is_torchs(layer: _BatchNorm) -> bool:
     return type(layer).forward is _BatchNorm.forward
 
 
-class Together:
+class DistributedStep:
     """An objective on a batch that the processes of a run share.
 
     With n_r of the n examples on process r, a mean over the batch is m = Σ_r (n_r / n) m_r, and its gradient likewise. But
@@ -399,7 +399,7 @@ class Together:
         """The terms of the whole batch, from this process's share of it."""
         # The noise of dropout differs between processes, and a resumed run has the same again.
         noise = f"model in process {self.rank} of {self.world} at step {step}"
-        with lent_generator(self.seed, noise, self.objective.classifier.device):
+        with seeded(self.seed, noise, self.objective.classifier.device):
             terms: Terms = self.ddp(batch)
         own = [terms.loss, *terms.constraints.values()]
         shares = self.share * torch.stack([value.detach().double() for value in own]).cpu()
@@ -428,11 +428,11 @@ class _Wrapped(nn.Module):
         return terms
 
 
-def check_together(objective: Objective, schedule: Schedule) -> None:
+def check_distributed(objective: Objective, schedule: Schedule) -> None:
     """Refuse what several processes cannot share.
 
     >>> from wildood.methods.cross_entropy import CrossEntropyObjective
-    >>> check_together(CrossEntropyObjective(Classifier(nn.Linear(2, 3))), Schedule(batch=2))
+    >>> check_distributed(CrossEntropyObjective(Classifier(nn.Linear(2, 3))), Schedule(batch=2))
     """
     world = this_process().world
     if world > 1 and not objective.per_example:
@@ -446,10 +446,10 @@ def check_together(objective: Objective, schedule: Schedule) -> None:
         )
 
 
-def settle(model: nn.Module) -> torch.device | None:
+def training_device(model: nn.Module) -> torch.device | None:
     """Join the other processes; where this process's copy of a model goes, if the launcher gave a GPU to each.
 
-    >>> settle(nn.Linear(2, 3))
+    >>> training_device(nn.Linear(2, 3))
     """
     device = Classifier(model).device
     if join().world == 1 or device.type == "cpu":

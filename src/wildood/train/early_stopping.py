@@ -7,13 +7,13 @@ Constraints = Mapping[str, float]
 
 
 @dataclass
-class Settling:
+class EarlyStopping:
     """Done after a round in which wild acceptance has not fallen and the most violated constraint has come no closer.
 
     If that one is violated more than before, the run has `strayed`, and the last round is not to be kept. There is no
     margin: a difference by chance costs one round more, or a round that has not been shown to improve anything.
 
-    >>> settling = Settling()
+    >>> settling = EarlyStopping()
     >>> settling.see({"c": 0.5}, tol=0.1, fell=False); settling.done    # the start
     False
     >>> settling.see({"c": 0.2}, tol=0.1, fell=False); settling.done    # may yet be met

@@ -25,7 +25,7 @@ class Interruption:
 
 
 @contextmanager
-def held_back(*, wanted: bool) -> Iterator[Interruption]:
+def defer_interrupt(*, wanted: bool) -> Iterator[Interruption]:
     """Note the first Ctrl-C in the block, and raise KeyboardInterrupt at the end of it.
 
     It takes the place of Python's own handler only, and only in the main thread, where Python lets it: a handler of the
@@ -33,7 +33,7 @@ def held_back(*, wanted: bool) -> Iterator[Interruption]:
 
     >>> before = signal.signal(signal.SIGINT, signal.default_int_handler)
     >>> try:
-    ...     with held_back(wanted=True) as ctrl_c:
+    ...     with defer_interrupt(wanted=True) as ctrl_c:
     ...         signal.raise_signal(signal.SIGINT)
     ...         print("the step ends:", ctrl_c.came)
     ... except KeyboardInterrupt:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from wildood.data.sampling import lent_generator
+from wildood.data.sampling import seeded
 from wildood.data.sources import Source, is_mapped
 from wildood.data.wild import Wild
 from wildood.errors import TrainingError
@@ -17,20 +17,20 @@ from wildood.evaluate.selection import Mask, Selection
 from wildood.methods.objective import Objective, Terms
 from wildood.methods.schedule import Schedule
 from wildood.scores.energy import EnergyScore
-from wildood.train.batches import Ahead, Batches
+from wildood.train.batches import Batches, Prefetch
 from wildood.train.checkpoint import RunDirectory, not_finite
 from wildood.train.distributed import (
-    Together,
-    check_together,
+    DistributedStep,
+    check_distributed,
     is_first,
     join,
-    normalising_together,
-    told_if_another_ends,
+    peer_failure_message,
+    synchronised_batch_norm,
     total,
 )
-from wildood.train.early_stopping import Constraints, Settling
+from wildood.train.early_stopping import Constraints, EarlyStopping
 from wildood.train.history import Row, row_line
-from wildood.train.interruption import held_back
+from wildood.train.interruption import defer_interrupt
 from wildood.train.lagrangian import AugmentedLagrangian, MeanConstraints
 from wildood.train.monitor import Monitor, full_constraints
 from wildood.train.optimisers import clip_gradient, optimiser_of
@@ -79,7 +79,7 @@ class Training:
     history: list[Row] = field(default_factory=list, init=False)
     selection: Selection = field(init=False)
     kept: int = field(default=0, init=False)
-    settling: Settling = field(default_factory=Settling, init=False)
+    settling: EarlyStopping = field(default_factory=EarlyStopping, init=False)
     loss_sum: Tensor = field(init=False)
     epoch_seconds: float = field(init=False)
     epoch_constraints: MeanConstraints = field(init=False)
@@ -92,21 +92,21 @@ class Training:
         self.selection = Selection(as_published=self.keep == "as_published")
         self.lagrangian = AugmentedLagrangian(self.objective.duals, self.objective.classifier.device)
         self.optimiser = optimiser_of(self.objective, self.schedule)
-        check_together(self.objective, self.schedule)
+        check_distributed(self.objective, self.schedule)
         self.process = join()
         self.batches = Batches(self.labelled, self.wild, self.schedule, self.seed, self.objective.classifier, *self.process)
-        self.together: Together | None = None
+        self.together: DistributedStep | None = None
         self.kept_weights: dict[str, Tensor] = {}
-        self.ahead: Ahead | None = None
+        self.ahead: Prefetch | None = None
         self._start_epoch()
 
     def train(self) -> list[Row]:
         """Run to the end of the schedule, from the last checkpoint if there is one; the history."""
         device = self.objective.classifier.device
-        told = told_if_another_ends(saved=self.run is not None)
-        with told, lent_generator(self.seed, "model", device), normalising_together(self.objective):
+        told = peer_failure_message(saved=self.run is not None)
+        with told, seeded(self.seed, "model", device), synchronised_batch_norm(self.objective):
             if self.process.world > 1:
-                self.together = Together(self.objective, self.schedule, self.seed)
+                self.together = DistributedStep(self.objective, self.schedule, self.seed)
             self._resume_or_begin()
             self._train()
         if self.keep != "last" and self.kept_weights:
@@ -119,8 +119,8 @@ class Training:
         self.save_next = self.began + self.checkpoint_seconds
         self.first_step = self.step
         pools = (self.labelled, *(() if self.wild is None else self.wild.pools))
-        ahead = Ahead(self.batches.draw, self.batches.state_dict) if any(map(is_mapped, pools)) else nullcontext()
-        watched = held_back(wanted=self.run is not None)
+        ahead = Prefetch(self.batches.draw, self.batches.state_dict) if any(map(is_mapped, pools)) else nullcontext()
+        watched = defer_interrupt(wanted=self.run is not None)
         bar_ends = self.total if self.schedule.rounds is None else None  # rounds end nobody knows when
         with watched as ctrl_c, ahead as self.ahead, progress_bar(bar_ends, self.step) as bar:
             while not self._is_over():
@@ -301,7 +301,7 @@ class Training:
         self.epoch_constraints.count, sums, self.loss_sum, self.epoch_seconds = state["epoch"]
         self.epoch_constraints.sums = {name: value.to(device) for name, value in sums.items()}
         self.history, self.kept, self.kept_weights = state["history"], state["kept"], state["kept_weights"]
-        self.settling = Settling(**state["settling"])
+        self.settling = EarlyStopping(**state["settling"])
         load_selection(self.selection, state["selection"])
         torch.set_rng_state(state["generator"])
         if device.type == "cuda":

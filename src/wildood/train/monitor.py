@@ -18,7 +18,7 @@ from wildood.methods.objective import Objective, Start
 from wildood.models.classifier import Classifier, evaluating, forward_all, raw_batches
 from wildood.models.whitening import moments_of
 from wildood.scores.score import Score
-from wildood.train.distributed import Divided, this_process, total
+from wildood.train.distributed import ShardedPass, this_process, total
 from wildood.train.early_stopping import Constraints
 from wildood.train.history import Row
 from wildood.train.lagrangian import MeanConstraints
@@ -61,7 +61,7 @@ class Monitor:
         correct: list[Tensor] = []
         scores: list[Tensor] = []
         constraints = MeanConstraints()
-        holdout = Divided(self.holdout)
+        holdout = ShardedPass(self.holdout)
         with evaluating(objective):
             for outputs, labels in forward_all(objective.classifier, holdout.part):
                 assert labels is not None  # noqa: S101 - the holdout is labelled
@@ -75,7 +75,7 @@ class Monitor:
         if self.wild is None:
             return Seen(row, None, right, met)
         threshold = conformal_threshold(holdout.whole(scores).numpy(), self.alpha)
-        wild = Divided(self.wild)
+        wild = ShardedPass(self.wild)
         with evaluating(objective):
             found = [score(outputs).cpu() for outputs, _ in forward_all(objective.classifier, wild.part)]
         scores_of_wild = wild.whole(found).numpy()
@@ -87,7 +87,7 @@ def full_constraints(objective: Objective, labelled: Source) -> dict[str, Tensor
     """The constraints on all labelled data, in evaluation mode: line 7 of Algorithm 1 moves the multipliers by them."""
     mean = MeanConstraints()
     with evaluating(objective):
-        for outputs, labels in forward_all(objective.classifier, Divided(labelled).part):
+        for outputs, labels in forward_all(objective.classifier, ShardedPass(labelled).part):
             assert labels is not None  # noqa: S101 - labelled
             mean.add(objective.constraints(outputs, labels), len(labels))
     return _means(mean, objective)
@@ -103,7 +103,7 @@ def _means(mine: MeanConstraints, objective: Objective) -> dict[str, Tensor]:
     return {name: (everyones / count).float() for name, everyones in zip(names, found, strict=True)}
 
 
-def start_of(classifier: Classifier, labelled: Source, seed: int) -> Start:
+def measure_start(classifier: Classifier, labelled: Source, seed: int) -> Start:
     """What the starting classifier says of the labelled data; a label that it has no class for is refused."""
     loss, correct, count, classes, features = 0.0, 0, 0, 0, 0
     least, greatest = math.inf, -math.inf

@@ -44,7 +44,7 @@ class _Handler(logging.Handler):
 
 
 @contextmanager
-def shown(*, verbose: bool) -> Iterator[None]:
+def verbose_logging(*, verbose: bool) -> Iterator[None]:
     """Make wildood's messages visible (with verbose=False, its warnings only) for the length of a block.
 
     An application whose logging takes INFO messages keeps it that way: its handlers get them, and no others are added. Of
