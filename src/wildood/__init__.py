@@ -7,6 +7,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "UNKNOWN": "wildood.detect.detector",
+    "Callback": "wildood.train.callbacks",
     "CheckpointError": "wildood.errors",
     "Csi": "wildood.methods.csi",
     "Detector": "wildood.detect.detector",
@@ -45,6 +46,7 @@ _HOMES = {
 
 __all__ = [
     "UNKNOWN",
+    "Callback",
     "CheckpointError",
     "Csi",
     "Detector",
@@ -110,6 +112,7 @@ if TYPE_CHECKING:
     from wildood.scores.odin import Odin
     from wildood.scores.react import ReAct
     from wildood.scores.vim import Vim
+    from wildood.train.callbacks import Callback
 
 
 def __getattr__(name: str) -> Any:

@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,25 +14,6 @@ from wildood.cli.main import main
 from wildood.data.files import load_state
 from wildood.train.history import read_rows
 
-OWN = """
-import functools, os, time
-from pathlib import Path
-import torch
-import wildood.detect.fit as fitting
-
-Path(f"pid-{os.environ.get('RANK')}").write_text(str(os.getpid()))
-fitting.Training = functools.partial(fitting.Training, checkpoint_seconds=0.0)
-
-class Slow(torch.nn.Module):
-    def forward(self, batch):
-        time.sleep(0.05 if Path("slow").exists() else 0)
-        return batch
-
-def build():
-    torch.manual_seed(0)
-    layers = torch.nn.Linear(3, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(8, 2)
-    return torch.nn.Sequential(Slow(), *layers)
-"""
 FIT = ["-m", "wildood", "fit", "--labelled", "labelled.npz", "--wild", "wild.npz", "--holdout", "holdout.npz"]
 SETTINGS = ["--batch", "32", "--alpha", "0.1", "--epochs", "14", "--model", "own:build"]
 TIMES = {"images_per_second", "seconds_left"}
@@ -47,7 +30,7 @@ def place(tmp_path):
     for name, count in (("labelled", 120), ("holdout", 100), ("wild", 60)):
         x, y = known(count)
         np.savez(tmp_path / f"{name}.npz", x=x, **({} if name == "wild" else {"y": y}))
-    (tmp_path / "own.py").write_text(OWN)
+    shutil.copy(Path(__file__).parents[1] / "programs" / "own.py", tmp_path)
     return tmp_path
 
 
@@ -89,7 +72,7 @@ def test_a_fit_on_two_processes_ends_with_one_detector_also_when_one_of_them_was
     assert output == b""
     line = (
         "wildood (process 0 of 2): another process of this run ended, or the run was told to end: start it again with the "
-        "same command, it goes on from its last checkpoint, if there is one yet"
+        "same command; with a run directory, it goes on from its last checkpoint"
     )
     assert errors.decode().splitlines().count(line) == 1
     assert "wildood/train" not in errors.decode()  # no traceback of ours

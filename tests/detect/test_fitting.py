@@ -39,7 +39,7 @@ def classifier() -> MLP:
     model = MLP(4, 3, hidden=(32, 16))
     source = labelled_source(known(600, seed=1), "labelled")
     schedule = wildood.Schedule(epochs=30, batch=32, lr=0.05)
-    Training(CrossEntropyObjective(Classifier(model)), source, None, schedule, seed=0, keep="last").train()
+    Training(CrossEntropyObjective(Classifier(model)), source, None, schedule, seed=0).train()
     return model
 
 

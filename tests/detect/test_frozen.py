@@ -15,10 +15,9 @@ from wildood.data.wild import as_wild
 from wildood.detect import frozen
 from wildood.detect.detector import Example
 from wildood.detect.split import Data
-from wildood.methods.distillation import Answers
 from wildood.models.classifier import Classifier, tap_features
+from wildood.models.moments import whitening_matrix
 from wildood.models.small import MLP
-from wildood.models.whitening import whitener
 from wildood.train.monitor import measure_start
 
 
@@ -78,7 +77,7 @@ def test_detector_is_that_of_a_linear_model_trained_on_white_features(toy, train
 
     known = features(toy.labelled[0])
     start = measure_start(classifier, labelled_source(toy.labelled, "labelled"), seed=0)
-    root = whitener(torch.tensor(known.T @ known / len(known)), len(known), float(start.logsumexp.var())).numpy()
+    root = whitening_matrix(torch.tensor(known.T @ known / len(known)), len(known), float(start.logsumexp.var())).numpy()
 
     def white(x):
         return (features(x) @ root).astype(np.float32)
@@ -90,16 +89,9 @@ def test_detector_is_that_of_a_linear_model_trained_on_white_features(toy, train
     (x, y), (x_holdout, y_holdout) = toy.labelled, toy.holdout
     data = (white(x), y), white(toy.wild), (white(x_holdout), y_holdout)
 
-    class Priced(wildood.Woods):
-        """Which this model, whose logits are of two layers, would not be."""
-
-        def objective(self, classifier, start):
-            objective = super().objective(classifier, start)
-            assert objective.whitening is None
-            objective.duals, objective.answers = self.duals(priced=True), Answers(classifier)
-            return objective
-
-    expected = wildood.fit(linear, *data, method=Priced(), schedule=schedule, verbose=False)
+    # The logits of this model are of two layers, so that it has no preconditioner.
+    distilled = wildood.Woods(precondition="none", distillation=1.0)
+    expected = wildood.fit(linear, *data, method=distilled, schedule=schedule, verbose=False)
     found = fit_frozen(trained(), toy, schedule)
     np.testing.assert_allclose(found.score(toy.unknown), expected.score(white(toy.unknown)), rtol=1e-3)
     assert found.threshold == pytest.approx(expected.threshold, rel=1e-3)

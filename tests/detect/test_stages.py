@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -147,34 +148,12 @@ def test_a_directory_of_other_stages_or_settings_is_refused(tmp_path):
         wildood.fit(model(), **DATA, method=Both(), run_dir=tmp_path / "run", seed=1)
 
 
-PROGRAM = """
-import functools, sys, time
-import numpy as np, torch, wildood
-import wildood.detect.fit as fitting
-
-torch.set_num_threads(1)
-rng = np.random.default_rng(0)
-y = np.arange(104) % 2
-x = rng.integers(0, 256, (104, 8, 8, 3)).astype(np.uint8)
-torch.manual_seed(0)
-model = torch.nn.Sequential(
-    torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(),
-    torch.nn.Dropout(0.1), torch.nn.Linear(16, 2),
-)
-fitting.Training = functools.partial(fitting.Training, checkpoint_seconds=0.0)
-pause = float(sys.argv[2])
-detector = wildood.fit(
-    model, (x[:64], y[:64]), None, (x[64:], y[64:]), input=wildood.InputSpec(mean=(0.5,), std=(0.25,)),
-    method=wildood.Csi(head_epochs=5, projection=8), schedule=wildood.Schedule(epochs=5, batch=16, lr=1.0, decay="cosine"),
-    run_dir=sys.argv[1], seed=3, verbose=False, keep="last", on_epoch=lambda row: time.sleep(pause),
-)
-detector.save(sys.argv[1] + "-detector")
-"""
+PROGRAM = Path(__file__).parents[1] / "programs" / "resumable_csi.py"
 TIMES = {"images_per_second", "seconds_left"}
 
 
 def begin(run, pause=0.0):
-    return subprocess.Popen([sys.executable, "-c", PROGRAM, str(run), str(pause)])
+    return subprocess.Popen([sys.executable, str(PROGRAM), str(run), str(pause)])
 
 
 def killed_after(run, stage, rows):

@@ -7,21 +7,22 @@ import torch.nn.functional as F
 from torch import nn
 
 import wildood
+from wildood.data.sources import ArraySource
 from wildood.methods.godin import GodinObjective
 from wildood.methods.objective import Batch, Start
 from wildood.models.classifier import Classifier
 from wildood.models.features import FeatureTap
 from wildood.models.heads import DeConfHead
 from wildood.models.small import MLP
-from wildood.train.optimisers import sgd
 
+LABELLED = ArraySource(np.zeros((4, 5), np.float32), np.arange(4))
 SHORT = wildood.Schedule(epochs=1, batch=32)
 METHODS = [wildood.OutlierExposure(), wildood.EnergyMargin(), wildood.EnergyLogistic()]
 
 
 def start() -> Start:
     sums = torch.randn(1000, generator=torch.Generator().manual_seed(0)) * 3 + 10
-    return Start(cross_entropy=0.25, accuracy=0.9, logsumexp=sums, classes=5, features=5, seed=0)
+    return Start(cross_entropy=0.25, accuracy=0.9, logsumexp=sums, classes=5, features=5, seed=0, labelled=LABELLED)
 
 
 def batch() -> Batch:
@@ -75,9 +76,9 @@ def test_energy_logistic_starts_where_woods_does_and_does_not_decay_w_and_b():
         m.objective(Classifier(nn.Linear(5, 5)), start()) for m in (wildood.EnergyLogistic(), wildood.Woods())
     )
     assert logistic.watch() == woods.watch()
-    groups = sgd(logistic, wildood.Schedule()).param_groups
+    groups = logistic.optimiser(wildood.Schedule()).param_groups
     assert [group["weight_decay"] for group in groups] == [5e-4, 0.0]
-    assert {id(p) for p in groups[1]["params"]} == {id(p) for p in logistic.level.parameters()}
+    assert {id(p) for p in groups[1]["params"]} == {id(p) for p in logistic.logit.parameters()}
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
@@ -142,7 +143,7 @@ def godin(features=5, classes=3):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, features), nn.ReLU(), nn.Linear(features, classes))
     classifier = Classifier(model, tap=FeatureTap("2", "input"))
-    about = Start(1.0, 0.5, torch.zeros(10), classes=classes, features=features, seed=0)
+    about = Start(1.0, 0.5, torch.zeros(10), classes=classes, features=features, seed=0, labelled=LABELLED)
     return wildood.Godin().objective(classifier, about)
 
 
@@ -166,7 +167,7 @@ def test_godin_divides_cosines_by_a_learned_confidence():
 
 def test_godin_decays_everything_but_the_directions():
     objective = godin()
-    groups = sgd(objective, wildood.Schedule.pretraining()).param_groups
+    groups = objective.optimiser(wildood.Schedule.pretraining()).param_groups
     assert [group["weight_decay"] for group in groups] == [5e-4, 0.0]
     assert [id(parameter) for parameter in groups[1]["params"]] == [id(objective.classifier.head.directions)]
     decayed = {id(parameter) for parameter in groups[0]["params"]}

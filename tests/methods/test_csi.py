@@ -11,16 +11,16 @@ from torch import nn
 
 import wildood
 from wildood.data.files import load_state
+from wildood.data.sources import ArraySource
 from wildood.detect.promise import NOT_COMPARED, Promise
 from wildood.methods import csi
-from wildood.methods.csi import ContrastiveObjective, JointObjective, joint_labels, shifted, supervised_contrastive
+from wildood.methods.csi import ContrastiveObjective, JointObjective, Lars, joint_labels, shifted, supervised_contrastive
 from wildood.methods.objective import Batch, Start, stages_of
 from wildood.models.classifier import Classifier
 from wildood.models.features import FeatureTap
 from wildood.models.heads import JointHead
 from wildood.models.small import MLP, SmallCNN
 from wildood.train.history import read_rows
-from wildood.train.optimisers import Lars, optimiser_of
 
 SPEC = wildood.InputSpec(mean=(0.5,), std=(0.25,))
 FEW = wildood.Schedule(epochs=2, batch=16, lr=1.0, decay="cosine", weight_decay=1e-6)
@@ -47,8 +47,8 @@ def classifier():
     return Classifier(backbone(), SPEC, FeatureTap("5", "input"))
 
 
-def start(classes=2, shape=(3, 8, 8)):
-    return Start(0.5, 0.5, torch.zeros(4), classes, features=24, seed=0, shape=shape)
+def start(classes=2):
+    return Start(0.5, 0.5, torch.zeros(4), classes, features=24, seed=0, labelled=ArraySource(*known(4)))
 
 
 def batch(count=6):
@@ -171,7 +171,7 @@ def test_schedules_are_the_published_ones():
 
 
 def test_lars_trains_the_network_and_plain_sgd_the_heads():
-    made = [optimiser_of(stage.objective(classifier(), start()), stage.schedule()) for stage in stages_of(wildood.Csi())]
+    made = [stage.objective(classifier(), start()).optimiser(stage.schedule()) for stage in stages_of(wildood.Csi())]
     assert list(map(type, made)) == [Lars, torch.optim.SGD]
 
 

@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,19 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from wildood import Schedule, Woods, WoodsAlt
-from wildood.methods.distillation import Answers
+from wildood import InputError, Schedule, Woods, WoodsAlt
+from wildood.data.sources import ArraySource
+from wildood.methods.distillation import Distillation
 from wildood.methods.objective import Batch, Start
-from wildood.methods.woods import SigmoidLevel
+from wildood.methods.woods import EnergyLogit
 from wildood.models.classifier import Classifier
 from wildood.models.features import FeatureTap
 
-logits_and_labels = torch.randn(64, 5, generator=torch.Generator().manual_seed(0)), torch.arange(64) % 5
+LABELLED = ArraySource(np.zeros((4, 5), np.float32), np.arange(4))
 
 
 def start(seed: int = 0, spread: float = 3.0) -> Start:
     sums = torch.randn(1000, generator=torch.Generator().manual_seed(seed)) * spread + 10
-    return Start(cross_entropy=0.25, accuracy=0.9, logsumexp=sums, classes=5, features=5, seed=seed)
+    return Start(cross_entropy=0.25, accuracy=0.9, logsumexp=sums, classes=5, features=5, seed=seed, labelled=LABELLED)
 
 
 def batch(seed: int = 0) -> Batch:
@@ -55,7 +57,7 @@ def test_one_forward_pass_sees_labelled_and_wild_together():
     objective = Woods().objective(Classifier(Spy()), start())
     objective(batch())
     assert seen == [16]
-    objective.answers = Answers(objective.classifier)
+    objective.distillation = Distillation(objective.classifier, weight=1.0)
     objective(batch())
     assert seen == [16, 16, 8]  # the wild half once more, through the starting classifier
 
@@ -74,32 +76,49 @@ def test_identity_of_the_wild_objective_and_the_constraint(pi, multiplier, seed)
 def test_slope_is_negative_for_a_hundred_seeds_and_after_any_step():
     for seed in range(100):
         objective = Woods().objective(Classifier(nn.Identity()), start(seed, spread=0.01 + seed))
-        assert objective.level.w.item() < 0
+        assert objective.logit.w.item() < 0
         with torch.no_grad():
-            objective.level.rho.sub_(10.0)
-        assert objective.level.w.item() < 0
+            objective.logit.rho.sub_(10.0)
+        assert objective.logit.w.item() < 0
 
 
 def test_the_bend_starts_at_the_five_percent_quantile():
     sums = start().logsumexp
-    level = SigmoidLevel.from_start(start())
-    assert level.w.item() == pytest.approx(-1 / sums.std().item(), rel=1e-5)
-    assert level.bias.item() / -level.w.item() == pytest.approx(sums.sort().values[49].item(), rel=1e-5)
+    logit = EnergyLogit.from_start("quantile", start(), 0.05)
+    assert logit.w.item() == pytest.approx(-1 / sums.std().item(), rel=1e-5)
+    assert logit.bias.item() / -logit.w.item() == pytest.approx(sums.sort().values[49].item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("spread", [0.0, 1e-6, 1e6])
 def test_start_is_finite_for_degenerate_energies(spread):
     sums = torch.full((100,), 5.0) + spread * torch.linspace(-1, 1, 100)
-    level = SigmoidLevel.from_start(start()._replace(logsumexp=sums))
-    assert math.isfinite(level.w.item())
-    assert level.w.item() < 0
-    assert math.isfinite(level.bias.item())
+    logit = EnergyLogit.from_start("quantile", start()._replace(logsumexp=sums), 0.05)
+    assert math.isfinite(logit.w.item())
+    assert logit.w.item() < 0
+    assert math.isfinite(logit.bias.item())
+
+
+def test_logit_that_starts_at_the_constraint_meets_it():
+    sums = start().logsumexp.double()
+    logit = EnergyLogit.from_start("constraint", start(), 0.1)
+    assert logit.w.item() == pytest.approx(-2 / sums.std().item(), rel=1e-5)
+    assert torch.sigmoid(logit.w.item() * sums + logit.bias.item()).mean().item() == pytest.approx(0.1, rel=1e-3)
+
+
+def test_algorithm_1_is_the_released_code_with_the_sign_of_w_and_two_multipliers():
+    ours, released = Woods.algorithm1(), Woods.as_published()
+    different = {name for name in vars(ours) if getattr(ours, name) != getattr(released, name)}
+    assert different == {"logit_start", "shared_multiplier"}
+    for seed in range(20):
+        drawn, signed = (method.objective(Classifier(nn.Identity()), start(seed)).watch() for method in (ours, released))
+        assert drawn["w"] == pytest.approx(-abs(signed["w"]), rel=1e-5)
+        assert drawn["b"] == signed["b"]
 
 
 def test_w_and_b_have_no_weight_decay_but_as_published_they_do():
     ours = Woods().objective(Classifier(nn.Linear(5, 5)), start())
     theirs = Woods.as_published().objective(Classifier(nn.Linear(5, 5)), start())
-    assert {id(parameter) for parameter in ours.without_decay()} == {id(parameter) for parameter in ours.level.parameters()}
+    assert {id(parameter) for parameter in ours.without_decay()} == {id(parameter) for parameter in ours.logit.parameters()}
     assert theirs.without_decay() == []
 
 
@@ -113,7 +132,8 @@ def test_as_published_presets_hold_what_the_released_code_does():
         assert (method.gamma, method.mu2, method.tol, method.alpha) == (1.5, 1.0, 0.05, 0.05)
         assert set(method.duals().multipliers.values()) == {0}
         assert set(method.duals().penalties.values()) == {1}
-        assert method.duals().as_published
+        assert method.duals().shared_multiplier
+        assert method.duals().ascent == "gradient"
         assert method.duals().penalty_cap is None
         assert method.schedule() == Schedule.as_published("stationary")
 
@@ -155,8 +175,20 @@ def test_woods_alt_draws_its_head_from_the_seed_and_leaves_the_global_generator_
         ({"mu2": 0.0}, "mu2"),
         ({"tol": -0.1}, "tol"),
         ({"gamma": 0.9}, "gamma"),
+        ({"lambda1": -0.1}, "lambda1"),
+        ({"logit_start": "zero"}, "logit_start"),
+        ({"distillation": -1.0}, "distillation"),
+        ({"precondition": "all"}, "precondition"),
+        ({"dual_ascent": "none"}, "dual_ascent"),
+        ({"penalty_cap": 0.0}, "penalty_cap"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         Woods(**settings)
+
+
+@pytest.mark.parametrize("settings", [{"precondition": "shared"}, {"logit_start": "random"}, {"decay_logit": True}])
+def test_woods_alt_refuses_what_its_head_cannot_have(settings):
+    with pytest.raises(InputError, match="WoodsAlt"):
+        WoodsAlt(**settings)

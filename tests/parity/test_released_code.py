@@ -89,7 +89,7 @@ def test_woods_as_published_follows_the_released_code(lr_lam, penalty_mult):
     start = measure_start(ours, ArraySource(X, Y), SEED)
     objective = Woods.as_published(gamma=penalty_mult, mu2=lr_lam).objective(ours, start)
     net = new_net()
-    w, b = (nn.Parameter(value.detach().clone()) for value in objective.level.parameters())
+    w, b = (nn.Parameter(value.detach().clone()) for value in objective.logit.parameters())
 
     def ood_losses(net, x, count):
         logits = net(x)
@@ -135,7 +135,7 @@ def test_energy_logistic_as_published_follows_the_released_code(weight):
     start = measure_start(ours, ArraySource(X, Y), SEED)
     objective = EnergyLogistic.as_published(weight).objective(ours, start)
     woods = Woods.as_published().objective(Classifier(new_net()), start)  # the released code draws the same for both
-    w, b = (nn.Parameter(value.detach().clone()) for value in woods.level.parameters())
+    w, b = (nn.Parameter(value.detach().clone()) for value in woods.logit.parameters())
     net, target = new_net(), torch.tensor([1.0] * BATCH + [0.0] * BATCH)
 
     def ood_loss(logits):
@@ -161,9 +161,9 @@ def test_outlier_exposure_as_published_follows_the_released_code(weight):
 def trained(objective) -> Training:
     """Our run of the same length, whose other settings are those that it calls published."""
     schedule = replace(Schedule.as_published("stationary"), epochs=EPOCHS, batch=BATCH)
-    run = Training(objective, ArraySource(X, Y), WILD, schedule, SEED, keep="last")
+    run = Training(objective, ArraySource(X, Y), WILD, schedule, SEED)
     run.train()
-    assert run.step == EPOCHS * (40 // BATCH)
+    assert run.steps == EPOCHS * (40 // BATCH)
     return run
 
 

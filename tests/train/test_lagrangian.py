@@ -92,15 +92,15 @@ def test_a_penalty_grows_only_above_tol_and_up_to_its_cap():
     assert duals.penalties == {"a": 2.5, "b": 2.5}
 
 
-def test_as_published_shares_one_multiplier_between_the_constraints():
-    duals = lagrangian(as_published=True, rate=1.0, multipliers={"a": 0.0, "b": 0.0})
+def test_one_multiplier_is_shared_between_the_constraints():
+    duals = lagrangian(shared_multiplier=True, ascent="gradient", rate=1.0, multipliers={"a": 0.0, "b": 0.0})
     duals.ascend({"a": 0.3, "b": -0.1})  # beta_b c_b + lambda = 0.1 >= 0: the second step is along c, too
     assert duals.multipliers["a"] is duals.multipliers["b"]
     assert duals.multipliers["a"].item() == pytest.approx(0.2)
 
 
-def test_as_published_oscillates_where_the_released_code_does():
-    duals = lagrangian(as_published=True, rate=2.0, multipliers={"a": 0.3}, penalties={"a": 1.0})
+def test_gradient_ascent_oscillates_where_the_released_code_does():
+    duals = lagrangian(ascent="gradient", rate=2.0, multipliers={"a": 0.3}, penalties={"a": 1.0})
     seen = []
     for _ in range(4):
         duals.ascend({"a": -5.0})

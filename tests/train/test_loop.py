@@ -16,9 +16,11 @@ from wildood.data.wild import WildMixture, WildPool
 from wildood.methods.cross_entropy import CrossEntropyObjective
 from wildood.methods.objective import Start
 from wildood.models.classifier import Classifier
-from wildood.train.checkpoint import RunDirectory
+from wildood.train.callbacks import Callback, CallOnEpoch
+from wildood.train.checkpoint import Checkpoint, RunDirectory
 from wildood.train.loop import Training
 from wildood.train.monitor import measure_start
+from wildood.train.progress import LogEpochs, Timing
 
 RNG = np.random.default_rng(0)
 LABELLED = ArraySource(RNG.normal(size=(40, 4)).astype("float32"), RNG.integers(0, 3, 40))
@@ -31,62 +33,109 @@ def network(seed: int = 0) -> nn.Linear:
         return nn.Linear(4, 3)
 
 
-def training(method: Woods, schedule: Schedule, model: nn.Module | None = None, **changes) -> Training:
+def training(method: Woods, schedule: Schedule, model: nn.Module | None = None, callbacks=()) -> Training:
     classifier = Classifier(model or network())
     objective = method.objective(classifier, measure_start(classifier, LABELLED, seed=7))
-    return Training(objective, LABELLED, WILD, schedule, seed=7, keep="last", **changes)
+    return Training(objective, LABELLED, WILD, schedule, 7, callbacks)
 
 
-class StartedElsewhere(Woods):
-    def duals(self, *, priced=True):
-        multipliers, penalties = {"false_alarm": 0.6, "classification": 0.2}, {"false_alarm": 1.5, "classification": 0.5}
-        return replace(super().duals(priced=priced), multipliers=multipliers, penalties=penalties)
+def psi_by_hand(c, multiplier, penalty):
+    if penalty * c + multiplier >= 0:
+        return multiplier * c + penalty / 2 * c**2
+    return torch.tensor(-(multiplier**2) / (2 * penalty))
 
 
-def test_two_steps_are_what_algorithm_1_says_by_hand():
-    method = StartedElsewhere(alpha=0.1, tau=0.5, mu2=0.3, gamma=2.0, tol=0.01)
+def terms_by_hand(leaves, x, y, wild):
+    """The loss and both constraints of eq. (energy_robust), and the wild logits, for a linear model."""
+    weight, bias, rho, shift = leaves
+    f, f_wild = x @ weight.T + bias, wild @ weight.T + bias
+    w = -torch.log1p(torch.exp(rho))
+    z, z_wild = w * f.logsumexp(1) + shift, w * f_wild.logsumexp(1) + shift
+    c1 = (1 / (1 + torch.exp(-z))).mean() - 0.1
+    c2 = (f.logsumexp(1) - f[torch.arange(len(y)), y]).mean() - 0.5
+    return (1 / (1 + torch.exp(z_wild))).mean(), c1, c2, f_wild
+
+
+def start_by_hand(run):
+    return [
+        *(p.detach().clone() for p in run.objective.classifier.parameters()),
+        *(p.detach().clone() for p in run.objective.logit.parameters()),
+    ]
+
+
+def assert_same(run, parameters, multipliers, penalties):
+    found = [*run.objective.classifier.parameters(), *run.objective.logit.parameters()]
+    for ours, expected in zip(found, parameters, strict=True):
+        assert torch.allclose(ours, expected, atol=1e-6)
+    names = ("false_alarm", "classification")
+    assert [run.lagrangian.multipliers[name].item() for name in names] == pytest.approx(multipliers, abs=1e-6)
+    assert [run.lagrangian.penalties[name] for name in names] == penalties
+
+
+@pytest.mark.parametrize("mu2", [1.0, 0.3])
+def test_two_epochs_are_what_the_papers_algorithm_1_says_by_hand(mu2):
+    """Of one step each: lines 4 and 5 on a batch, line 7 and lines 8 to 13 on all labelled data."""
+    method = replace(Woods.algorithm1(gamma=1.5, mu2=mu2), alpha=0.1, tau=0.5, tol=0.05)
+    schedule = Schedule(epochs=2, batch=40, lr=0.5, momentum=0.0, weight_decay=0.01, clip=0.0, duals="epoch", milestones=())
+    run = training(method, schedule)
+    parameters = start_by_hand(run)
+    run.train()
+
+    x, y = LABELLED.gather(torch.arange(40))
+    wild_order = ShuffledCycle(30, generator(7, "wild-0"))
+    multipliers, penalties = [0.0, 0.0], [1.0, 1.0]
+    grown = []
+    for _epoch in range(2):
+        wild = WILD.source.gather(wild_order.take(40))[0]
+        leaves = [p.clone().requires_grad_() for p in parameters]
+        loss, c1, c2, _ = terms_by_hand(leaves, x, y, wild)  # a batch is all labelled data, in another order
+        value = loss + sum(map(psi_by_hand, (c1, c2), multipliers, penalties))
+        gradients = torch.autograd.grad(value, leaves)
+        parameters = [p - 0.5 * (g + 0.01 * p) for p, g in zip(parameters, gradients, strict=True)]
+        constraints = [c.item() for c in terms_by_hand(parameters, x, y, wild)[1:3]]
+        for i, c in enumerate(constraints):
+            active = penalties[i] * c + multipliers[i] >= 0
+            multipliers[i] += mu2 * (c if active else -multipliers[i] / penalties[i])
+            penalties[i] *= 1.5 if c > 0.05 else 1.0
+        grown.append(list(penalties))
+    assert_same(run, parameters, multipliers, penalties)
+    assert grown[-1] != [1.0, 1.0]  # lines 8 to 13 were needed
+
+
+def test_two_steps_of_ours_are_algorithm_1_with_distillation_preconditioner_and_duals_in_each_step_by_hand():
+    method = Woods(alpha=0.1, tau=0.5, mu2=0.3, gamma=2.0, tol=0.01, lambda1=0.6, lambda2=0.2)
     falling = {"decay": "milestones", "milestones": (0.5,), "factor": 0.25}
     schedule = Schedule(steps=2, batch=8, lr=0.1, weight_decay=0.01, clip=0.0, **falling)
     run = training(method, schedule)
-    weight, bias = (p.detach().clone() for p in run.objective.classifier.parameters())
-    slope, shift = run.objective.level.rho.item(), run.objective.level.bias.item()
-    matrix = run.objective.whitening.matrix
-    white = [matrix @ matrix, *(torch.eye(3), torch.eye(1), torch.eye(1))]
-    shared = [torch.eye(3) + 1, *(torch.eye(1),) * 3]  # V and a vector for all rows: (I + 11ᵀ) G
+    run.lagrangian.penalties = {"false_alarm": 1.5, "classification": 0.5}
+    parameters = start_by_hand(run)
+    weight, bias = parameters[:2]
+    matrix = run.objective.precondition.matrix
+    whitened = [matrix @ matrix, *(torch.eye(3), torch.eye(1), torch.eye(1))]
+    shared = [torch.eye(3) + 1, *(torch.eye(1),) * 3]  # V and a direction that all rows share: (I + 11ᵀ) G
     run.train()
 
-    order = ShuffledCycle(40, generator(7, "labelled"))
-    wild_order = ShuffledCycle(30, generator(7, "wild-0"))
-    parameters = [weight, bias, torch.tensor(slope), torch.tensor(shift)]
+    order, wild_order = ShuffledCycle(40, generator(7, "labelled")), ShuffledCycle(30, generator(7, "wild-0"))
     decay = [0.01, 0.01, 0.0, 0.0]
     momentum = [torch.zeros_like(p) for p in parameters]
-    lambda1, lambda2 = 0.6, 0.2
+    multipliers, seen = [0.6, 0.2], []
     for lr in (0.1, 0.025):
         x, y = LABELLED.gather(order.take(8))
         wild = WILD.source.gather(wild_order.take(8))[0]
         leaves = [p.clone().requires_grad_() for p in parameters]
-        f, f_wild = x @ leaves[0].T + leaves[1], wild @ leaves[0].T + leaves[1]
-        w = -torch.log1p(torch.exp(leaves[2]))
-        z, z_wild = w * f.logsumexp(1) + leaves[3], w * f_wild.logsumexp(1) + leaves[3]
-        c1 = (1 / (1 + torch.exp(-z))).mean() - 0.1
-        c2 = (f.logsumexp(1) - f[torch.arange(8), y]).mean() - 0.5
-        was = (wild @ weight.T + bias).softmax(1)  # the answers before the first step
-        value = (1 / (1 + torch.exp(z_wild))).mean() + (was * (was / f_wild.softmax(1)).log()).sum(1).mean()
-        for c, multiplier, penalty in ((c1, lambda1, 1.5), (c2, lambda2, 0.5)):
-            active = penalty * c + multiplier >= 0
-            value = value + (multiplier * c + penalty / 2 * c**2 if active else -(multiplier**2) / (2 * penalty))
+        loss, c1, c2, f_wild = terms_by_hand(leaves, x, y, wild)
+        teacher = (wild @ weight.T + bias).softmax(1)
+        divergence = (teacher * (teacher / f_wild.softmax(1)).log()).sum(1).mean()
+        value = loss + divergence + sum(map(psi_by_hand, (c1, c2), multipliers, (1.5, 0.5)))
         for i, gradient in enumerate(torch.autograd.grad(value, leaves)):
-            g = shared[i] @ gradient.reshape(-1, len(white[i])) @ white[i]  # the last layer's, in white coordinates
+            g = shared[i] @ gradient.reshape(-1, len(whitened[i])) @ whitened[i]
             g = g.reshape(gradient.shape) + decay[i] * parameters[i]
             momentum[i] = 0.9 * momentum[i] + g
             parameters[i] = parameters[i] - lr * (g + 0.9 * momentum[i])
-        lambda1, lambda2 = max(0, lambda1 + 0.3 * c1.item()), max(0, lambda2 + 0.3 * c2.item())
-
-    found = [*run.objective.classifier.parameters(), run.objective.level.rho, run.objective.level.bias]
-    for ours, expected in zip(found, parameters, strict=True):
-        assert torch.allclose(ours, expected, atol=1e-6)
-    assert run.lagrangian.multipliers["false_alarm"].item() == pytest.approx(lambda1, abs=1e-6)
-    assert run.lagrangian.multipliers["classification"].item() == pytest.approx(lambda2, abs=1e-6)
+        multipliers = [max(0, old + 0.3 * c.item()) for old, c in zip(multipliers, (c1, c2), strict=True)]
+        seen.append((c1.item(), c2.item()))
+    means = np.mean(seen, axis=0)
+    assert_same(run, parameters, multipliers, [3.0 if means[0] > 0.01 else 1.5, 1.0 if means[1] > 0.01 else 0.5])
 
 
 def test_duals_move_once_per_epoch_on_a_full_pass_in_evaluation_mode():
@@ -96,7 +145,7 @@ def test_duals_move_once_per_epoch_on_a_full_pass_in_evaluation_mode():
     row = run.history[-1]
     model.eval()
     with torch.no_grad():
-        z = run.objective.level(model(torch.as_tensor(LABELLED.examples)))
+        z = run.objective.logit(model(torch.as_tensor(LABELLED.examples)))
         c1 = torch.sigmoid(z).mean().item() - 0.05
     assert row["step"] == 5
     assert row["false_alarm"] == pytest.approx(c1, abs=1e-6)
@@ -114,7 +163,7 @@ def test_same_seed_same_bits_and_another_seed_others():
     def bits(seed: int) -> torch.Tensor:
         classifier = Classifier(nn.Sequential(nn.Dropout(0.3), network()))
         objective = Woods().objective(classifier, measure_start(classifier, LABELLED, seed))
-        Training(objective, LABELLED, WILD, Schedule(steps=7, batch=8), seed, keep="last").train()
+        Training(objective, LABELLED, WILD, Schedule(steps=7, batch=8), seed).train()
         return torch.cat([p.detach().flatten() for p in objective.parameters()])
 
     assert torch.equal(bits(1), bits(1))
@@ -131,7 +180,7 @@ def test_methods_without_constraints_and_without_wild_data_use_the_same_loop():
     model = network()
     objective = CrossEntropyObjective(Classifier(model))
     before = F.cross_entropy(model(torch.as_tensor(LABELLED.examples)), torch.as_tensor(LABELLED.labels)).item()
-    history = Training(objective, LABELLED, None, Schedule(epochs=20, batch=8, lr=0.1), seed=0, keep="last").train()
+    history = Training(objective, LABELLED, None, Schedule(epochs=20, batch=8, lr=0.1), seed=0).train()
     after = F.cross_entropy(model(torch.as_tensor(LABELLED.examples)), torch.as_tensor(LABELLED.labels)).item()
     assert after < before
     assert history[-1]["loss"] < history[1]["loss"]
@@ -154,7 +203,7 @@ def test_a_loss_that_is_not_finite_stops_with_its_step():
 def test_epoch_of_the_published_schedule_is_the_shortest_pool():
     schedule = replace(Schedule.as_published("stationary"), batch=8)
     wild = WildMixture(id=np.zeros((33, 4)), ood=np.ones((17, 4)), pi=0.5)
-    objective = Woods.as_published().objective(Classifier(network()), Start(0.1, 0.9, torch.randn(40), 3, 0, 0))
+    objective = Woods.as_published().objective(Classifier(network()), Start(0.1, 0.9, torch.randn(40), 3, 0, 0, LABELLED))
     run = Training(objective, LABELLED, wild, schedule, seed=0)
     assert (run.per_epoch, run.total) == (2, 200)
     rates = [schedule.lr_at(step, 2, 200) for step in (0, 99, 100, 149, 150, 179, 180, 199)]
@@ -163,15 +212,17 @@ def test_epoch_of_the_published_schedule_is_the_shortest_pool():
 
 def test_on_epoch_gets_every_row_and_cannot_change_the_history():
     rows = []
-    run = training(Woods(), Schedule(steps=5, batch=8), on_epoch=lambda row: (rows.append(copy.copy(row)), row.clear()))
+    spy = CallOnEpoch(lambda row: (rows.append(copy.copy(row)), row.clear()))
+    run = training(Woods(), Schedule(steps=5, batch=8), callbacks=[spy])
     run.train()
     assert rows == run.history
 
 
 def test_one_readable_line_for_each_epoch_through_logging(caplog):
     with caplog.at_level(logging.INFO, logger="wildood"):
-        training(Woods(), Schedule(epochs=2, batch=8)).train()
-    lines = [record.message for record in caplog.records]
+        training(Woods(), Schedule(epochs=2, batch=8), callbacks=[Timing(), LogEpochs()]).train()
+    legend, *lines = caplog.messages
+    assert legend == "each constraint must become <= 0; λ is its multiplier, β its penalty"
     assert len(lines) == 2
     for part in ("epoch 2/2", "wild 0.", "false_alarm", "classification", "λ", "β", "w -", "images/s", "0:00 left"):
         assert part in lines[1]
@@ -179,8 +230,76 @@ def test_one_readable_line_for_each_epoch_through_logging(caplog):
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path):
     directory = RunDirectory(tmp_path, {"seed": 7})
-    run = training(Woods(), Schedule(steps=50, batch=8), run=directory, checkpoint_seconds=0.0)
-    run.on_step = lambda step, objective: objective.level.bias.data.fill_(math.nan) if step == 8 else None
+
+    class Spoil(Callback):
+        def on_step_end(self, training):
+            if training.steps == 8:
+                training.objective.logit.bias.data.fill_(math.nan)
+
+    callbacks = [Spoil(), Checkpoint(directory, seconds=0.0)]
+    run = training(Woods(), Schedule(steps=50, batch=8), callbacks=callbacks)
     with pytest.raises(TrainingError, match=rf"NaN at step 8 .*last good checkpoint is {directory.checkpoint_path}"):
         run.train()
     assert directory.checkpoint()["step"] == 7
+
+
+class Recorder(Callback):
+    """The hooks, in the order in which they are called."""
+
+    def __init__(self):
+        self.called = []
+
+    def on_train_begin(self, training):
+        self.called.append("begin")
+
+    def on_step_begin(self, training):
+        self.called.append(f"step {training.steps}")
+
+    def on_step_end(self, training):
+        self.called.append(f"ended {training.steps}")
+        if training.steps == 6:
+            training.stop()
+
+    def on_epoch_end(self, training, row):
+        row["mine"] = 1.0
+        self.called.append(f"epoch {row['epoch']}")
+
+    def on_train_end(self, training):
+        self.called.append("end")
+
+
+def test_callbacks_are_called_in_order_may_add_columns_and_stop_the_run():
+    recorder = Recorder()
+    run = training(Woods(), Schedule(steps=20, batch=8), callbacks=[recorder])
+    run.train()
+    steps = [text for step in range(6) for text in (f"step {step}", f"ended {step + 1}")]
+    assert recorder.called == ["begin", "epoch 0", *steps[:10], "epoch 1", *steps[10:], "epoch 2", "end"]
+    assert [row["step"] for row in run.history] == [0, 5, 6]
+    assert all(row["mine"] == 1.0 for row in run.history)
+
+
+def test_a_callback_may_be_added_or_left_out_when_a_run_is_resumed(tmp_path):
+    class Counter(Callback):
+        steps = 0
+
+        def on_step_end(self, training):
+            self.steps += 1
+            if training.steps == 6:
+                raise KeyboardInterrupt
+
+        def state_dict(self):
+            return {"steps": self.steps}
+
+        def load_state_dict(self, state):
+            self.steps = state["steps"]
+
+    def resumed(*callbacks):
+        saving = Checkpoint(RunDirectory(tmp_path, {}), seconds=0.0)
+        return training(Woods(), Schedule(steps=10, batch=8), callbacks=[*callbacks, saving])
+
+    with pytest.raises(KeyboardInterrupt):
+        resumed(Counter()).train()
+    counter = Counter()
+    resumed(Recorder(), counter).callbacks[-1].on_train_begin(run := resumed(Recorder(), counter))
+    assert (run.steps, counter.steps) == (5, 5)
+    assert resumed().train()[-1]["step"] == 10

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -42,12 +43,14 @@ from wildood.models.classifier import Classifier
 from wildood.scores.energy import EnergyScore
 from wildood.scores.score import Score
 from wildood.settings import check_callable, check_choice, check_flag, optional
+from wildood.train.callbacks import AddColumns, Callback, OnEpoch
 from wildood.train.checkpoint import RunDirectory
 from wildood.train.distributed import broadcast, check_distributed, check_same_on_all_processes, this_process
 from wildood.train.history import Row
-from wildood.train.loop import Keep, OnEpoch, Training
+from wildood.train.loop import train
 from wildood.train.monitor import Monitor, measure_start
 from wildood.train.progress import logger, verbose_logging
+from wildood.train.selection import Keep, SelectEpoch
 
 
 def fit(
@@ -70,6 +73,7 @@ def fit(
     run_dir: str | Path | None = None,
     seed: int = 0,
     verbose: bool = True,
+    callbacks: Sequence[Callback] = (),
     on_epoch: OnEpoch | None = None,
 ) -> Detector:
     """Teach a classifier to say "unknown" from wild data; the model you pass is copied, never changed.
@@ -102,7 +106,8 @@ def fit(
         run_dir: where to keep checkpoints and history; called again with the same arguments, a killed run goes on.
         seed: decides every random draw.
         verbose: show progress.
-        on_epoch: called with each row of the history.
+        callbacks: what else to do while it trains: instances of `wildood.Callback`.
+        on_epoch: called with each row of the history; the short form of a callback.
 
     Of several threads that call it, one trains at a time and the others wait: all share torch's random generator.
 
@@ -126,7 +131,8 @@ def fit(
     flags = {"by_class": by_class, "frozen": frozen, "verbose": verbose, "allow_duplicates": allow_duplicates}
     by_class, frozen, verbose, allow_duplicates = (check_flag(value, name) for name, value in flags.items())
     alpha, confidence = check_alpha(method.alpha if alpha is None else alpha), optional(check_confidence)(confidence)
-    seed, run_dir, on_epoch = check_seed(seed), check_run_dir(run_dir), optional(check_callable)(on_epoch, "on_epoch", {})
+    seed, run_dir, callbacks = check_seed(seed), check_run_dir(run_dir), _checked_callbacks(callbacks)
+    on_epoch = optional(check_callable)(on_epoch, "on_epoch", {})
     check_spec(input)
     if frozen:
         check_frozen(method, schedule)
@@ -146,21 +152,20 @@ def fit(
         )
         trained, seen = freeze(classifier, data, schedule, seed) if frozen else (classifier, data)
         start = measure_start(trained, seen.labelled, seed)
-        if method.uses_wild:
-            warn_of_accuracy(start.accuracy, "labelled")
+        warn_of_accuracy(start.accuracy if method.uses_wild else 1.0, "labelled")
         objective = method.objective(trained, start)
-        check_distributed(objective, schedule)
+        check_distributed(schedule)
         _check_choice(method, objective, keep, wild)
         data = _with_choice(data, objective, keep, alpha, confidence, seed)
         # After everything is checked: a call that is refused must leave no run behind.
         run = None if run_dir is None else RunDirectory(run_dir, record)
         # A method that trains without wild data keeps its last epoch: its start may know nothing, and guards nothing.
         monitor = Monitor(seen.selection, seen.wild_aside if method.uses_wild else None, alpha)
-        common = {"labelled": seen.labelled, "wild": seen.wild, "seed": seed, "keep": keep, "on_epoch": on_epoch}
-        objective, history, kept = _train(method, objective, schedule, start, run, monitor=monitor, **common)
+        common = {"labelled": seen.labelled, "wild": seen.wild, "seed": seed, "callbacks": callbacks, "on_epoch": on_epoch}
+        objective, history, kept = _train(method, objective, schedule, start, run, monitor, keep, common)
         if frozen:
             put_back(trained, classifier, tapped=method.uses_features)
-        record |= {"kept_epoch": kept, "versions": versions(), "examples": data.unlabelled}
+        record |= {"derived": objective.derived, "kept_epoch": kept, "versions": versions(), "examples": data.unlabelled}
         record |= {"processes": this_process().world} if this_process().world > 1 else {}
         data = _with_choice(data, objective, keep, alpha, confidence, seed)  # by the score of the last stage
         chosen = _choose(objective, classifier, data, alpha)
@@ -187,6 +192,13 @@ def _checked_method(method: Any) -> Method:
         raise InputError(f"method is {method if isinstance(method, type) else type(method)}: give one such as Woods()")
     checked: Method = Woods() if method is None else method
     return checked
+
+
+def _checked_callbacks(callbacks: Any) -> list[Callback]:
+    """The callbacks that were given, each an instance of `Callback`."""
+    if not isinstance(callbacks, list | tuple) or not all(isinstance(each, Callback) for each in callbacks):
+        raise InputError("callbacks is not a list of callbacks: give instances of classes that derive from wildood.Callback")
+    return list(callbacks)
 
 
 def _check_keep(keep: Any, ood: Any, holdout: Any) -> None:
@@ -249,7 +261,14 @@ def _chosen_by(holdout: Any, ood: Any, *, any_choice: bool) -> dict[str, str]:
 
 
 def _train(
-    method: Method, objective: Objective, schedule: Schedule, start: Start, run: RunDirectory | None, **common: Any
+    method: Method,
+    objective: Objective,
+    schedule: Schedule,
+    start: Start,
+    run: RunDirectory | None,
+    monitor: Monitor,
+    keep: Keep,
+    common: dict[str, Any],
 ) -> tuple[Objective, list[Row], int]:
     """Each stage of a method on the same classifier: the last one's objective, all rows, and which of them was kept."""
     stages = stages_of(method)
@@ -258,12 +277,15 @@ def _train(
     for number, stage in enumerate(stages, 1):
         if number > 1:  # on what the stage before it has made of the classifier
             objective, schedule = stage.objective(objective.classifier, start), stage.schedule()
-        own: dict[str, Any] = {"run": run}
+        for warning in objective.warnings:
+            logger.warning("%s", warning)
+        settings = {**common, "run": run}
         if len(stages) > 1:
-            own = {"run": None if run is None else run.stage(number), "stage": number}
-        training = Training(objective=objective, schedule=schedule, **own, **common)
-        rows = training.train()
-        kept = len(history) + training.kept
+            settings["run"] = None if run is None else run.stage(number)
+            settings["callbacks"] = [AddColumns({"stage": number}), *common["callbacks"]]
+        select = SelectEpoch(monitor, keep, only_start=number < len(stages))
+        rows, kept_here = train(objective=objective, schedule=schedule, select=select, **settings)
+        kept = len(history) + kept_here
         history += rows
     return objective, history, kept
 

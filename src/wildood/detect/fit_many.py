@@ -23,8 +23,8 @@ from wildood.evaluate.thresholds import check_alpha, confidence_text, examples_n
 from wildood.methods.objective import Method
 from wildood.settings import check_choice, check_flag, quoted
 from wildood.train.checkpoint import RunDirectory
-from wildood.train.loop import Keep
 from wildood.train.progress import logger, verbose_logging
+from wildood.train.selection import Keep
 
 RANKS = 1 / 3  # the share of the holdout that ranks
 Detectors = Mapping[str, Detector] | Sequence[Detector]

@@ -27,11 +27,13 @@ from wildood.methods.cross_entropy import CrossEntropyObjective
 from wildood.methods.schedule import Schedule
 from wildood.models.classifier import Classifier, evaluating, forward_all
 from wildood.settings import check_callable, check_flag, optional
+from wildood.train.callbacks import OnEpoch
 from wildood.train.checkpoint import RunDirectory
 from wildood.train.distributed import check_distributed, check_same_on_all_processes
-from wildood.train.loop import OnEpoch, Training
+from wildood.train.loop import train
 from wildood.train.monitor import Monitor
 from wildood.train.progress import logger, verbose_logging
+from wildood.train.selection import SelectEpoch
 
 MEASURED = 10_000  # labelled examples, at most, that the accuracy is measured on where there is no holdout
 BY_LUCK = 0.05  # the p-value above which the accuracy may be that of one answer for all
@@ -121,13 +123,14 @@ def train_classifier(
                 check_labels(all_labels(source), name, classes)
         check_augmentation(schedule, Example.of(known).shape)
         objective = CrossEntropyObjective(classifier)
-        check_distributed(objective, schedule)
+        check_distributed(schedule)
         record = run_record(classifier, schedule, {"labelled": known.fingerprint()}, seed=seed)
         watched = {"data.holdout": None if unseen is None else unseen.fingerprint()}
         check_same_on_all_processes({**record, **watched, "run_dir given": run_dir is not None})
         run = None if run_dir is None else RunDirectory(run_dir, record)
         monitor = None if unseen is None else Monitor(unseen, None, alpha=0.05)
-        Training(objective, known, None, schedule, seed, monitor, "last", run, on_epoch).train()
+        select = None if monitor is None else SelectEpoch(monitor, "last")
+        train(objective, known, None, schedule, seed, select=select, run=run, on_epoch=on_epoch)
         name, looked_at = ("labelled", at_most(known, MEASURED, seed)) if unseen is None else ("the holdout", unseen)
         accuracy = _accuracy(classifier, looked_at, name)
     trained: nn.Module = classifier.model.to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]

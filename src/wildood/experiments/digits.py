@@ -57,7 +57,7 @@ def starting_classifier(labelled: tuple[Images, Labels], seed: int) -> SmallCNN:
     schedule = Schedule(epochs=40, batch=64, lr=0.05, decay="milestones", factor=0.2, clip=0.0)
     objective = CrossEntropyObjective(Classifier(model, SPEC))
     with verbose_logging(verbose=False):
-        Training(objective, labelled_source(labelled, "labelled"), None, schedule, seed, keep="last").train()
+        Training(objective, labelled_source(labelled, "labelled"), None, schedule, seed).train()
     return model
 
 

@@ -267,7 +267,7 @@ def _in_step(stage: Stage) -> Passes:
     """
     if isinstance(stage, Csi):
         return Passes(2 * TURNS, 0)
-    if isinstance(stage, Woods) and not stage.published:
+    if isinstance(stage, Woods) and stage.distillation != 0:
         return Passes(1, 0.5)
     return Passes(0, TURNS) if isinstance(stage, CsiHeads) else Passes(1, 0)
 

@@ -35,7 +35,7 @@ from wildood.experiments.starts import start_is_busy, starting_classifier, untra
 from wildood.experiments.store import KNOWN, RunStore, Scores
 from wildood.methods.objective import Method
 from wildood.scores.score import Score
-from wildood.train.loop import OnEpoch
+from wildood.train.callbacks import OnEpoch
 from wildood.train.progress import logger
 
 PASSES = "passes"  # the folder beside the runs

@@ -19,7 +19,7 @@ from wildood.errors import InputError
 from wildood.experiments.experiment import FINGERPRINT, Experiment
 from wildood.experiments.split import Division, classes_of
 from wildood.models.shipped import build_model
-from wildood.train.loop import OnEpoch
+from wildood.train.callbacks import OnEpoch
 from wildood.train.progress import logger
 
 STARTS, WEIGHTS = "starts", "weights.safetensors"  # the folder beside the runs, and the file in it

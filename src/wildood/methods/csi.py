@@ -5,22 +5,25 @@ image of class y that is turned r times is y + K r, and the supervised contrasti
 Stage 2: the network stays as it is; layers for the class, the rotation, and both together are trained on its features.
 """
 
+import math
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wildood.data.augmentation import random_flip, random_view, rotations
 from wildood.data.inputs import InputSpec
 from wildood.data.sampling import seeded
+from wildood.data.sources import Source
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_alpha
 from wildood.methods.objective import Batch, Objective, Stage, Start, Terms
 from wildood.methods.schedule import Schedule
-from wildood.models.classifier import Classifier
+from wildood.models.classifier import Classifier, raw_batches
 from wildood.models.heads import JointHead
 from wildood.scores.max_softmax import MaxSoftmax
 from wildood.settings import check_count, check_fields, check_integer, check_positive
@@ -47,6 +50,7 @@ def supervised_contrastive(features: Tensor, labels: Tensor, temperature: float)
 
 
 TURNS = JointHead.turns
+TRUST, EPSILON = 0.001, 1e-8  # of LARS
 ROUNDING = 1e-3  # by which images may leave 0 to 1
 
 
@@ -96,12 +100,7 @@ class Csi:
         """The contrastive loss on this classifier's features, with a new projection."""
         if classifier.spec is None:
             raise InputError("Csi turns and crops images: give input=InputSpec(mean=..., std=...) (--mean and --std), too")
-        if start.shape[1] != start.shape[2]:
-            height, width = start.shape[1:]
-            raise InputError(f"Csi turns images, but they are {height} x {width}: give an input spec with size={height}")
-        least, greatest = start.reach
-        if least < -ROUNDING or greatest > 1 + ROUNDING:
-            raise InputError(f"Csi: images reach from {least:g} to {greatest:g}: give uint8, or floats from 0 to 1")
+        _check_images(classifier, start.labelled)
         return ContrastiveObjective(self, classifier, classifier.spec, start)
 
     def later_stages(self) -> tuple[Stage]:
@@ -142,15 +141,29 @@ class CsiHeads:
         return JointObjective(classifier, classifier.spec, head)
 
 
+def _check_images(classifier: Classifier, labelled: Source) -> None:
+    """Refuse what cannot be turned, or has another range than images have."""
+    height, width = classifier.prepare(labelled.gather(torch.arange(1))[0]).shape[2:]
+    if height != width:
+        raise InputError(f"Csi turns images, but they are {height} x {width}: give an input spec with size={height}")
+    least, greatest = math.inf, -math.inf
+    for raw, _ in raw_batches(labelled):
+        unit = 255 if raw.dtype == torch.uint8 else 1
+        least, greatest = min(least, float(raw.min()) / unit), max(greatest, float(raw.max()) / unit)
+    if least < -ROUNDING or greatest > 1 + ROUNDING:
+        raise InputError(f"Csi: images reach from {least:g} to {greatest:g}: give uint8, or floats from 0 to 1")
+
+
 class ContrastiveObjective(Objective):
     """The supervised contrastive loss of eight images for each example, by an MLP on the features."""
 
-    optimiser: ClassVar[Literal["sgd", "lars"]] = "lars"
-    classifies: ClassVar[bool] = False
-    per_example: ClassVar[bool] = False
-
     def __init__(self, method: Csi, classifier: Classifier, spec: InputSpec, start: Start) -> None:
         super().__init__(classifier, MaxSoftmax())
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            raise InputError(
+                f"Csi compares the examples of a batch with each other, so that {dist.get_world_size()} processes cannot "
+                "share one: start it without torchrun, in one process"
+            )
         self.spec, self.temperature, self.classes = spec, method.temperature, start.classes
         with seeded(start.seed, "projection"):
             layers = nn.Linear(start.features, start.features), nn.ReLU(), nn.Linear(start.features, method.projection)
@@ -162,6 +175,10 @@ class ContrastiveObjective(Objective):
         projected = self.projection(self.classifier.features(images))
         labels = joint_labels(batch.labels.repeat(2), self.classes)
         return Terms(supervised_contrastive(projected, labels, self.temperature), {})
+
+    def optimiser(self, schedule: Schedule) -> torch.optim.Optimizer:
+        """LARS with momentum, for the large batches of contrastive learning."""
+        return Lars(self.parameter_groups(), schedule.lr, schedule.momentum, schedule.weight_decay)
 
 
 class JointObjective(Objective):
@@ -207,3 +224,39 @@ def joint_labels(labels: Tensor, classes: int) -> Tensor:
     tensor([ 2,  0,  5,  3,  8,  6, 11,  9])
     """
     return torch.cat([labels + classes * turn for turn in range(TURNS)])
+
+
+class Lars(torch.optim.SGD):
+    """SGD with momentum, not Nesterov's, on gradients that `adapted` has scaled; weight decay is part of the scaling.
+
+    >>> weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> weight.grad = torch.tensor([0.0, 2.0])
+    >>> Lars([{"params": [weight]}], lr=1.0, momentum=0.9, weight_decay=0.0).step()
+    >>> weight.data  # a step of 0.001 times 5, the length of the weight
+    tensor([3.0000, 3.9950])
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], lr: float, momentum: float, weight_decay: float) -> None:
+        super().__init__(groups, lr=lr, momentum=momentum, weight_decay=weight_decay)
+        for group in self.param_groups:  # SGD itself must not decay once more
+            group["decay"], group["weight_decay"] = group["weight_decay"], 0.0
+        self.register_step_pre_hook(_adapt)
+
+
+def adapted(weight: Tensor, gradient: Tensor, decay: float) -> Tensor:
+    """(g + decay w) · 0.001 |w| / (|g| + decay |w| + 1e-8); where w or g is zero, g + decay w.
+
+    >>> adapted(torch.tensor([3.0, 4.0]), torch.tensor([0.0, 2.0]), decay=0.0)
+    tensor([0.0000, 0.0050])
+    """
+    length, slope = weight.norm(), gradient.norm()
+    rate = TRUST * length / (slope + decay * length + EPSILON)
+    return (gradient + decay * weight) * torch.where((length > 0) & (slope > 0), rate, 1.0)
+
+
+@torch.no_grad()
+def _adapt(optimiser: torch.optim.Optimizer, _args: Any, _named: Any) -> None:
+    for group in optimiser.param_groups:
+        for weight in group["params"]:
+            if weight.grad is not None:
+                weight.grad = adapted(weight, weight.grad, group["decay"])

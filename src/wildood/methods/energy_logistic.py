@@ -1,7 +1,8 @@
 """Energy with a logistic loss: what the rows "Energy (w/ OE)" of the WOODS paper's tables appear to be."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from functools import partial
+from typing import ClassVar, Self, get_args
 
 import torch
 import torch.nn.functional as F
@@ -10,10 +11,10 @@ from torch import nn
 from wildood.evaluate.thresholds import check_alpha
 from wildood.methods.objective import Batch, Objective, Start, Terms
 from wildood.methods.schedule import Schedule
-from wildood.methods.woods import SigmoidLevel, drawn_level
+from wildood.methods.woods import EnergyLogit, LogitStart, Preconditioning, no_preconditioner
 from wildood.models.classifier import Classifier
 from wildood.scores.energy import EnergyScore
-from wildood.settings import check_fields, check_flag, check_positive
+from wildood.settings import check_choice, check_fields, check_flag, check_positive
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,16 @@ class EnergyLogistic:
     The released code takes w S + b as the logit of ID, with w > 0; here it is z = w S + b as in `Woods`, the logit of OOD,
     with w < 0: the same loss with both signs exchanged. The paper does not say where w and b start. The released code draws
     them, in half of all runs with the wrong sign; here they start from the classifier's energies, with the right one, and do
-    not decay. Nothing else of `Woods` is in it: no preconditioner, no shared direction, no distillation.
+    not decay.
 
     Attributes:
         weight: lambda, of the logistic loss. The paper tries 0.1, 1 and 5; the released script 0.1, 0.5 and 5.
         alpha: the false-alarm rate of the deployed threshold.
-        published: what the released code does; use `EnergyLogistic.as_published()`.
+        logit_start: where w and b start, as in `Woods`.
+        decay_logit: apply weight decay to w and b, too.
+        precondition: train the last layer as it is ("none"), or with the preconditioner of `Woods`, which no paper's method
+            has.
+        published_schedule: train for the published 100 epochs by default, instead of 100 steps.
 
     >>> EnergyLogistic().weight
     1.0
@@ -39,10 +44,22 @@ class EnergyLogistic:
 
     weight: float = 1.0
     alpha: float = 0.05
-    published: bool = False
+    logit_start: LogitStart = "quantile"
+    decay_logit: bool = False
+    precondition: Preconditioning = "none"
+    published_schedule: bool = False
 
     def __post_init__(self) -> None:
-        check_fields(self, "EnergyLogistic: ", weight=check_positive, alpha=check_alpha, published=check_flag)
+        check_fields(
+            self,
+            "EnergyLogistic: ",
+            weight=check_positive,
+            alpha=check_alpha,
+            logit_start=partial(check_choice, choices=get_args(LogitStart)),
+            decay_logit=check_flag,
+            precondition=partial(check_choice, choices=get_args(Preconditioning)),
+            published_schedule=check_flag,
+        )
 
     @classmethod
     def as_published(cls, weight: float = 1.0) -> Self:
@@ -51,39 +68,44 @@ class EnergyLogistic:
         >>> EnergyLogistic.as_published(weight=5.0).schedule().epochs
         100
         """
-        return cls(weight=weight, published=True)
+        return cls(weight=weight, logit_start="random_signed", decay_logit=True, published_schedule=True)
 
     def schedule(self) -> Schedule:
-        """That of `Woods()`, so that they can be compared; or the released 100 epochs."""
-        return Schedule.as_published() if self.published else Schedule()
+        """That of `Woods()`, so that they can be compared; or the published 100 epochs."""
+        return Schedule.as_published() if self.published_schedule else Schedule()
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:
-        """The loss on this classifier, with w and b started from its energies, or drawn."""
-        if not self.published:
-            return EnergyLogisticObjective(self, classifier, SigmoidLevel.from_start(start))
-        w, b = drawn_level(start.seed)  # of the logit of ID: that of OOD has both signs exchanged
-        return EnergyLogisticObjective(self, classifier, SigmoidLevel(-w, -b, signed=True))
+        """The loss on this classifier."""
+        logit = EnergyLogit.from_start(self.logit_start, start, self.alpha)
+        if logit.signed:  # drawn as the logit of ID: that of OOD has both signs exchanged
+            logit = EnergyLogit(-logit.w.item(), -logit.bias.item(), signed=True)
+        objective = EnergyLogisticObjective(self, classifier, logit)
+        if self.precondition != "none":
+            objective.precondition = start.precondition(shared=self.precondition == "shared")
+            if objective.precondition is None:
+                objective.derived = {"precondition": "none"}
+                objective.warnings.append(no_preconditioner(self.precondition))
+        return objective
 
 
 class EnergyLogisticObjective(Objective):
     """CE(labelled) + weight * mean over labelled and wild of -log σ(-z) and -log σ(z)."""
 
-    def __init__(self, method: EnergyLogistic, classifier: Classifier, level: SigmoidLevel) -> None:
+    def __init__(self, method: EnergyLogistic, classifier: Classifier, logit: EnergyLogit) -> None:
         super().__init__(classifier, EnergyScore())
-        self.level = level.to(classifier.device)
-        self.weight = method.weight
-        self.decay_all = method.published
+        self.logit = logit.to(classifier.device)
+        self.weight, self.decay_logit = method.weight, method.decay_logit
 
     def forward(self, batch: Batch) -> Terms:
         """The loss of a batch; no constraints."""
         labelled, wild = self.outputs(batch)
-        logistic = torch.cat([F.softplus(self.level(labelled.logits)), F.softplus(-self.level(wild.logits))]).mean()
+        logistic = torch.cat([F.softplus(self.logit(labelled.logits)), F.softplus(-self.logit(wild.logits))]).mean()
         return Terms(F.cross_entropy(labelled.logits, batch.labels) + self.weight * logistic, {})
 
     def without_decay(self) -> list[nn.Parameter]:
-        """Both w and b: decay would pull the slope to a flat sigmoid. As published, they decay."""
-        return [] if self.decay_all else list(self.level.parameters())
+        """Both w and b: decay would pull the slope to a flat sigmoid."""
+        return [] if self.decay_logit else list(self.logit.parameters())
 
     def watch(self) -> dict[str, float]:
         """The slope and the bias."""
-        return {"w": self.level.w.item(), "b": self.level.bias.item()}
+        return {"w": self.logit.w.item(), "b": self.logit.bias.item()}

@@ -1,20 +1,18 @@
 """The contract between methods and the training loop: a batch in, a loss and named constraints out."""
 
-import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from wildood.methods.distillation import Answers
+from wildood.data.sources import Source
 from wildood.methods.schedule import Schedule
 from wildood.models.classifier import Classifier, Outputs
-from wildood.models.whitening import Moments, Whitening
+from wildood.models.moments import Moments
 from wildood.scores.score import Score
-
-logger = logging.getLogger("wildood")
 
 
 class Batch(NamedTuple):
@@ -32,6 +30,20 @@ class Terms(NamedTuple):
     constraints: dict[str, Tensor]
 
 
+class Precondition(NamedTuple):
+    """A linear layer that is trained in whitened coordinates: weight = start + V M, where SGD moves V.
+
+    Attributes:
+        weight: the layer's, one row for each output.
+        matrix: M, in float32.
+        shared: whether a direction u that all rows share is learned as well: weight = start + (V + 1 uᵀ) M.
+    """
+
+    weight: Tensor
+    matrix: Tensor
+    shared: bool = False
+
+
 class Start(NamedTuple):
     """What the starting classifier says of the labelled data that is trained on, in evaluation mode.
 
@@ -39,13 +51,11 @@ class Start(NamedTuple):
         cross_entropy: its mean classification loss.
         accuracy: the share it classifies correctly.
         logsumexp: S(x) for each labelled example.
-        classes: how many classes it has.
-        features: how many features it has, for methods that use them; else 0.
+        classes: the number of its classes.
+        features: the number of its features, for methods that use them; else 0.
         seed: the run's.
-        shape: of one example, as the model takes it.
-        reach: the least and the greatest value of the examples before they are normalised; uint8 is divided by 255.
-        moments: of what its last linear layer takes, for white coordinates; None if it has none that makes the logits,
-            or a tied or wide one.
+        labelled: the labelled data.
+        moments: of the features that its last layer takes; None if no plain linear layer makes the logits.
     """
 
     cross_entropy: float
@@ -54,26 +64,26 @@ class Start(NamedTuple):
     classes: int
     features: int
     seed: int
-    shape: tuple[int, ...] = ()
-    reach: tuple[float, float] = (0.0, 1.0)
+    labelled: Source
     moments: Moments | None = None
-
-    def whitening(self) -> Whitening | None:
-        """How its last layer is trained in white coordinates, with a vector that all classes share; None if it cannot be.
-
-        For losses of wS + b with w from -1/std(S): where logits are c times as large, so is what is to be learned, and the
-        gradient is a c-th of what it was. So the mean square of a white feature is the variance of S, which suits the
-        default learning rate.
-        """
-        whitening = None if self.moments is None else self.moments.whitening(self.spread**2)
-        if whitening is None:
-            logger.info("the last layer is trained as it is, without white coordinates: it may catch less (docs/method.md)")
-        return whitening
 
     @property
     def spread(self) -> float:
-        """The standard deviation of S; not 0, where all logits are the same."""
+        """The standard deviation of S; not 0, even if all logits are equal."""
         return max(float(self.logsumexp.double().std()), 1e-3)
+
+    def precondition(self, *, shared: bool, scale: float = 1.0) -> Precondition | None:
+        """The last layer in whitened coordinates, for losses of z = wS + b; None if the model has no such layer.
+
+        If the logits are c times as large, so is what is to be learned, and with w = -1/std(S) the gradient is a c-th of
+        what it was. So the mean square of a whitened feature is the variance of S (times `scale`).
+        """
+        if self.moments is None:
+            return None
+        weight, matrix = self.moments.layer.weight, self.moments.matrix(self.spread**2 / self.moments.scale**2)
+        if matrix is None or not weight.requires_grad:
+            return None
+        return Precondition(weight, math.sqrt(scale) * matrix, shared)
 
 
 @dataclass(frozen=True)
@@ -87,7 +97,8 @@ class Duals:
         growth: gamma, by which a penalty grows after an epoch whose constraint exceeds `tol`.
         tol: the violation that is tolerated.
         penalty_cap: the largest penalty; None for no cap.
-        as_published: one multiplier shared by all constraints, never projected, as in the released code.
+        ascent: "projected" is lambda <- max(0, lambda + mu_2 c); "gradient" steps along d psi / d lambda, as in the paper.
+        shared_multiplier: one multiplier for all constraints, as in the released code.
     """
 
     multipliers: dict[str, float] = field(default_factory=dict)
@@ -96,7 +107,8 @@ class Duals:
     growth: float = 1.5
     tol: float = 0.05
     penalty_cap: float | None = None
-    as_published: bool = False
+    ascent: Literal["projected", "gradient"] = "projected"
+    shared_multiplier: bool = False
 
 
 class Objective(nn.Module):
@@ -106,27 +118,21 @@ class Objective(nn.Module):
         classifier: the user's model (a copy), with its input spec.
         score: what the finished detector will score with.
         duals: how its constraints are to be met; without constraints, the default says nothing.
-        optimiser: what minimises it.
-        classifies: whether the classifier's accuracy says anything of an epoch; not while its logits are not trained.
-        per_example: whether loss and constraints are means over the examples of a batch, each example for itself: only then
-            can several processes share a batch.
-        whitening: of a layer that is trained in white coordinates, if one is.
-        answers: the starting classifier's, if changed answers on wild data have a price.
+        precondition: the layer that is trained in whitened coordinates, if any.
+        derived: settings of the method that were derived from the model, for the detector's record.
+        warnings: settings that this model cannot have, one sentence each.
     """
 
-    optimiser: ClassVar[Literal["sgd", "lars"]] = "sgd"
-    classifies: ClassVar[bool] = True
-    per_example: ClassVar[bool] = True
-
     def __init__(
-        self, classifier: Classifier, score: Score, duals: Duals | None = None, whitening: Whitening | None = None
+        self, classifier: Classifier, score: Score, duals: Duals | None = None, precondition: Precondition | None = None
     ) -> None:
         super().__init__()
         self.classifier = classifier
         self.score = score
         self.duals = duals or Duals()
-        self.whitening = whitening
-        self.answers: Answers | None = None
+        self.precondition = precondition
+        self.derived: dict[str, Any] = {}
+        self.warnings: list[str] = []
 
     def forward(self, batch: Batch) -> Terms:
         """Loss and constraints of a batch, from one concatenated forward pass."""
@@ -135,6 +141,27 @@ class Objective(nn.Module):
     def constraints(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:  # noqa: ARG002 - for methods that have any
         """The constraints on these ID examples: means minus their levels."""
         return {}
+
+    def optimiser(self, schedule: Schedule) -> torch.optim.Optimizer:
+        """SGD with Nesterov momentum (if any), and weight decay but for `without_decay()`."""
+        nesterov = schedule.momentum > 0  # torch knows none without momentum
+        return torch.optim.SGD(
+            self.parameter_groups(),
+            lr=schedule.lr,
+            momentum=schedule.momentum,
+            weight_decay=schedule.weight_decay,
+            nesterov=nesterov,
+        )
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The trained parameters: those with weight decay, then those without."""
+        excepted = {id(parameter) for parameter in self.without_decay()}
+        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        groups: list[dict[str, Any]] = [
+            {"params": [parameter for parameter in trained if id(parameter) not in excepted]},
+            {"params": [parameter for parameter in trained if id(parameter) in excepted], "weight_decay": 0.0},
+        ]
+        return [group for group in groups if group["params"]]
 
     def without_decay(self) -> list[nn.Parameter]:
         """Parameters that weight decay must leave alone."""
@@ -145,19 +172,13 @@ class Objective(nn.Module):
         return {}
 
     def outputs(self, batch: Batch) -> tuple[Outputs, Outputs]:
-        """The outputs for the labelled and for the wild examples, from one forward pass: BatchNorm sees the mix."""
+        """The outputs for the labelled and for the wild examples, from one forward pass: BatchNorm sees the mixture."""
         count = len(batch.labelled)
         raw = batch.labelled if batch.wild is None else torch.cat([batch.labelled, batch.wild])
         logits, features = self.classifier(raw)
         if features is None:
             return Outputs(logits[:count]), Outputs(logits[count:])
         return Outputs(logits[:count], features[:count]), Outputs(logits[count:], features[count:])
-
-    def price(self, batch: Batch, wild: Outputs) -> Tensor:
-        """Of changed answers on the wild examples; 0 where they have none."""
-        if self.answers is None or batch.wild is None:
-            return wild.logits.new_zeros(())
-        return self.answers(batch.wild, wild.logits)
 
 
 class Stage(Protocol):
@@ -180,14 +201,14 @@ class Method(Stage, Protocol):
 
     @property
     def alpha(self) -> float:
-        """The level of the constraint on false alarms, and the deployed false-alarm rate unless `fit` is told otherwise."""
+        """The level of the constraint on false alarms; the deployed false-alarm rate, too, without `fit(alpha=...)`."""
         ...
 
 
 def stages_of(method: Method) -> list[Stage]:
-    """What is trained one after the other on the same classifier: the method, then its `later_stages`, if it has any.
+    """What is trained one after the other on the same classifier: the method, then its `later_stages()`, if it has any.
 
-    The objective of the last stage has the score of the finished detector; a `schedule` that is given is the first one's.
+    The last stage's objective has the score of the finished detector; `fit(schedule=...)` is the first one's.
     """
     later: Callable[[], Sequence[Stage]] = getattr(method, "later_stages", tuple)
     return [method, *later()]

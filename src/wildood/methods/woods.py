@@ -4,14 +4,14 @@ minimise    1/m Σ_i L_ood(g(x~_i), in)                      the share of wild d
 subject to  1/n Σ_j L_ood(g(x_j), out)      <= alpha        false alarms on labelled data
             1/n Σ_j L_cls(f(x_j), y_j)      <= tau          the classifier stays as good as it was
 
-What is minimised has a price for changed answers on wild data besides (`Answers`), where a vector that all classes share can
-be learned (`Whitening`); as published, it has none.
+`Woods.algorithm1()` is the paper's Algorithm 1, `Woods.as_published()` the released code, `Woods()` what we recommend. They
+differ in the fields of `Woods` and in nothing else. `train/lagrangian.py` and `train/loop.py` hold the rest of Algorithm 1.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Final, Literal, Self, get_args
 
 import torch
 import torch.nn.functional as F
@@ -19,17 +19,36 @@ from torch import Tensor, nn
 
 from wildood.data.sampling import generator
 from wildood.evaluate.thresholds import check_alpha
-from wildood.methods.distillation import Answers
-from wildood.methods.objective import Batch, Duals, Objective, Start, Terms
+from wildood.methods.distillation import Distillation
+from wildood.methods.objective import Batch, Duals, Objective, Precondition, Start, Terms
 from wildood.methods.schedule import Schedule
 from wildood.models.classifier import Classifier, Outputs
 from wildood.scores.energy import EnergyScore, energy
-from wildood.settings import check_fields, check_flag, check_number, check_positive, optional
+from wildood.settings import check_choice, check_fields, check_flag, check_number, check_positive, optional
+
+LogitStart = Literal["quantile", "constraint", "random", "random_signed"]
+Preconditioning = Literal["none", "rows", "shared"]
+DualAscent = Literal["projected", "gradient"]
+
+DERIVED = ("tau", "precondition", "distillation", "lambda2")  # fields whose values may come from the model
+# What the paper's Algorithm 1 and the released code have in common.
+ALGORITHM_1: Final[dict[str, Any]] = {
+    "lambda1": 0.0,
+    "lambda2": 0.0,
+    "distillation": 0.0,
+    "precondition": "none",
+    "dual_ascent": "gradient",
+    "penalty_cap": None,
+    "published_schedule": True,
+}
 
 
 @dataclass(frozen=True)
 class Woods:
     """Energy as the OOD classifier, with the sigmoid loss of eq. (energy_robust).
+
+    The first five fields are the paper's. The others are where `Woods()` differs from it; None derives a value from the
+    model.
 
     Attributes:
         alpha: level of the constraint on false alarms (the soft rate E σ(z) of labelled data); the deployed threshold's
@@ -38,7 +57,22 @@ class Woods:
         tol: the violation at which a penalty grows.
         gamma: by how much it grows, at most once for each row of the history.
         mu2: the step of dual ascent. 0.1 suits duals that move every step, 1 (the paper's) those that move once per epoch.
-        published: what the released code does; use `Woods.as_published()`.
+        lambda1: where the multiplier of the false-alarm constraint starts. At 1 the objective weighs ID and OOD alike,
+            whatever pi is; from 0 it first pushes ID data out (docs/method.md).
+        lambda2: where the multiplier of the cross-entropy constraint starts; None for 0 with distillation, else 1.
+        logit_start: where w and b start. "quantile": w = -1/std(S), b = -w q05(S). "constraint": w = -2/std(S), and the b at
+            which the false-alarm constraint is met. "random": both from U(-1, 1), w made negative. "random_signed": with
+            either sign of w, as in the released code.
+        distillation: weight of KL(p₀ ‖ p) on wild data, p₀ the starting classifier's softmax; None for 1 with the shared
+            direction, else 0, because without it distillation keeps OOD data in.
+        precondition: train the last layer as it is ("none"), in whitened coordinates ("rows"), or there with a direction
+            that all classes share, which moves the energy and no prediction ("shared").
+        precondition_scale: multiplies the learning rate of the preconditioned layer.
+        decay_logit: apply weight decay to w and b, too.
+        dual_ascent: "projected" is λ <- max(0, λ + mu2 c); "gradient" is λ <- λ + mu2 ∂ψ/∂λ, line 7 of Algorithm 1.
+        shared_multiplier: one multiplier for both constraints, as in the released code.
+        penalty_cap: the largest penalty; None for no cap.
+        published_schedule: train for the published 100 epochs by default, instead of 100 steps.
 
     >>> Woods().alpha, Woods().schedule().duals
     (0.05, 'step')
@@ -55,80 +89,118 @@ class Woods:
     tol: float = 0.05
     gamma: float = 1.1
     mu2: float = 0.1
-    published: bool = False
+    lambda1: float = 1.0
+    lambda2: float | None = None
+    logit_start: LogitStart = "quantile"
+    distillation: float | None = None
+    precondition: Preconditioning = "shared"
+    precondition_scale: float = 1.0
+    decay_logit: bool = False
+    dual_ascent: DualAscent = "projected"
+    shared_multiplier: bool = False
+    penalty_cap: float | None = 1000.0
+    published_schedule: bool = False
 
     def __post_init__(self) -> None:
+        not_negative = partial(check_number, expected="a number from 0 on", least=0, finite=False)
         check_fields(
             self,
             f"{type(self).__name__}: ",
             alpha=check_alpha,
             tau=optional(partial(check_number, expected="a positive number", above=0, finite=False)),
-            tol=partial(check_number, expected="a number from 0 on", least=0, finite=False),
+            tol=not_negative,
             gamma=partial(check_number, expected="at least 1: a penalty must not shrink", least=1, finite=False),
             mu2=check_positive,
-            published=check_flag,
+            lambda1=not_negative,
+            lambda2=optional(not_negative),
+            logit_start=partial(check_choice, choices=get_args(LogitStart)),
+            distillation=optional(not_negative),
+            precondition=partial(check_choice, choices=get_args(Preconditioning)),
+            precondition_scale=check_positive,
+            decay_logit=check_flag,
+            dual_ascent=partial(check_choice, choices=get_args(DualAscent)),
+            shared_multiplier=check_flag,
+            penalty_cap=optional(check_positive),
+            published_schedule=check_flag,
         )
 
     @classmethod
+    def algorithm1(cls, gamma: float = 1.5, mu2: float = 1.0) -> Self:
+        """The paper's Algorithm 1, with w kept negative: the formula as printed, with w > 0, would pull wild data in.
+
+        The paper does not say where w and λ start: here as in the released code. Its formula has no bias b.
+
+        >>> Woods.algorithm1().distillation, Woods.algorithm1().dual_ascent
+        (0.0, 'gradient')
+        """
+        return cls(**ALGORITHM_1, gamma=gamma, mu2=mu2, logit_start="random", decay_logit=True)
+
+    @classmethod
     def as_published(cls, gamma: float = 1.5, mu2: float = 1.0) -> Self:
-        """The released code: one multiplier for both constraints, started at 0; w and b drawn, and decayed.
+        """The released code: Algorithm 1 with one multiplier for both constraints, and a w whose sign is a matter of luck.
 
         >>> Woods.as_published().duals().multipliers
         {'false_alarm': 0.0, 'classification': 0.0}
         """
-        return cls(gamma=gamma, mu2=mu2, published=True)
+        drawn: dict[str, Any] = {"logit_start": "random_signed", "decay_logit": True}
+        return cls(**ALGORITHM_1, **drawn, gamma=gamma, mu2=mu2, shared_multiplier=True)
 
     def schedule(self) -> Schedule:
-        """100 steps; or the released 100 epochs."""
-        return Schedule.as_published() if self.published else Schedule()
+        """100 steps; or the published 100 epochs."""
+        return Schedule.as_published() if self.published_schedule else Schedule()
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:
-        """The constrained problem on this classifier, with w and b started from its energies."""
-        level = SigmoidLevel(*drawn_level(start.seed), signed=True) if self.published else SigmoidLevel.from_start(start)
-        return WoodsObjective(self, classifier, level, start)
+        """The constrained problem on this classifier."""
+        shared = self.precondition == "shared"
+        layer = None if self.precondition == "none" else start.precondition(shared=shared, scale=self.precondition_scale)
+        objective = WoodsObjective(self.derived_for(start, layer), classifier, start, layer)
+        if layer is None and self.precondition != "none":
+            objective.warnings.append(no_preconditioner(self.precondition))
+        return objective
 
-    def tau_from(self, start: Start) -> float:
-        """tau: as given, or twice the starting classifier's loss."""
-        return 2 * start.cross_entropy if self.tau is None else self.tau
+    def derived_for(self, start: Start, layer: Precondition | None) -> Self:
+        """The same method with what None stood for, and `precondition="none"` where the model cannot have another one."""
+        precondition = self.precondition if layer is not None else "none"
+        distillation = self.distillation
+        if distillation is None:
+            distillation = 1.0 if precondition == "shared" else 0.0
+        return replace(
+            self,
+            tau=2 * start.cross_entropy if self.tau is None else self.tau,
+            precondition=precondition,
+            distillation=distillation,
+            lambda2=(0.0 if distillation else 1.0) if self.lambda2 is None else self.lambda2,
+        )
 
-    def duals(self, *, priced: bool = True) -> Duals:
-        """The settings of the augmented Lagrangian; a subclass may start it elsewhere.
-
-        At a multiplier of 1 the wild objective and the false-alarm constraint weigh ID and OOD alike, whatever pi is; from 0
-        the first epochs push ID data out (docs/method.md). Where changed answers have no price (not `priced`), a multiplier
-        of 1 on cross-entropy keeps them from the start.
-        """
+    def duals(self) -> Duals:
+        """The settings of the augmented Lagrangian."""
         return Duals(
-            multipliers={
-                "false_alarm": 0.0 if self.published else 1.0,
-                "classification": 0.0 if self.published or priced else 1.0,
-            },
+            multipliers={"false_alarm": self.lambda1, "classification": self.lambda2 or 0.0},
             penalties={"false_alarm": 1.0, "classification": 1.0},
             rate=self.mu2,
             growth=self.gamma,
             tol=self.tol,
-            penalty_cap=None if self.published else 1000.0,
-            as_published=self.published,
+            penalty_cap=self.penalty_cap,
+            ascent=self.dual_ascent,
+            shared_multiplier=self.shared_multiplier,
         )
 
 
-def drawn_level(seed: int) -> tuple[float, float]:
-    """The released start of w and b: nn.Linear(1, 1) draws both from U(-1, 1), so that the sign of w is a matter of luck.
-
-    >>> all(-1 <= value < 1 for value in drawn_level(seed=0))
-    True
-    """
-    w, b = (torch.rand(2, generator=generator(seed, "w, b")) * 2 - 1).tolist()
-    return w, b
+def no_preconditioner(precondition: Preconditioning) -> str:
+    """What a user should know whose model has no layer to precondition."""
+    return (
+        f"precondition={precondition!r} needs a trained nn.Linear that makes the logits: the last layer is trained without "
+        "a preconditioner, and the detector may catch less (docs/method.md)"
+    )
 
 
-class SigmoidLevel(nn.Module):
+class EnergyLogit(nn.Module):
     """z(x) = w S(x) + b with S = logsumexp f = -E: the logit of "this is OOD", with learnable slope and bias.
 
     OOD has the smaller S, so w must be negative: w = -softplus(rho). (`signed` leaves w free, as the released code does.)
 
-    >>> level = SigmoidLevel(w=-0.5, b=1.0)
-    >>> round(level.w.item(), 6), round(level(torch.tensor([[0.0, 0.0]])).item(), 4)
+    >>> logit = EnergyLogit(w=-0.5, b=1.0)
+    >>> round(logit.w.item(), 6), round(logit(torch.tensor([[0.0, 0.0]])).item(), 4)
     (-0.5, 0.6534)
     """
 
@@ -140,14 +212,19 @@ class SigmoidLevel(nn.Module):
         self.bias = nn.Parameter(torch.tensor(b))
 
     @classmethod
-    def from_start(cls, start: Start) -> Self:
-        """Start at w = -1/std(S), b = -w q05(S): the bend of the sigmoid at the 5 % quantile of the starting classifier's S.
+    def from_start(cls, how: LogitStart, start: Start, alpha: float) -> Self:
+        """Where w and b start, as `Woods.logit_start` describes it.
 
         A confident network has a large S; at w = -1, b = 0 every sigmoid would be saturated and nothing would be learned.
         """
+        if how in {"random", "random_signed"}:  # what nn.Linear(1, 1) draws
+            w, b = (torch.rand(2, generator=generator(start.seed, "w, b")) * 2 - 1).tolist()
+            return cls(w, b, signed=True) if how == "random_signed" else cls(-abs(w), b)
         sums = start.logsumexp.double()
-        bend = float(sums.kthvalue(max(1, math.ceil(0.05 * len(sums)))).values)
-        return cls(w=-1 / start.spread, b=bend / start.spread)
+        if how == "constraint":
+            return cls(-2 / start.spread, _bias_that_meets(alpha, -2 / start.spread * sums))
+        quantile = float(sums.kthvalue(max(1, math.ceil(0.05 * len(sums)))).values)
+        return cls(w=-1 / start.spread, b=quantile / start.spread)
 
     @property
     def w(self) -> Tensor:
@@ -159,36 +236,45 @@ class SigmoidLevel(nn.Module):
         return -self.w * energy(logits) + self.bias
 
 
+def _bias_that_meets(alpha: float, z: Tensor) -> float:
+    """The b at which mean σ(z + b) = alpha, by bisection."""
+    low, high = (math.log(alpha / (1 - alpha)) - float(end) for end in (z.max(), z.min()))
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if float(torch.sigmoid(z + middle).mean()) > alpha else (middle, high)
+    return low
+
+
 class WoodsObjective(Objective):
     """L_ood(g, in) = σ(-z) on wild data; σ(z) <= alpha and cross-entropy <= tau on labelled data."""
 
-    def __init__(self, method: Woods, classifier: Classifier, level: SigmoidLevel, start: Start) -> None:
-        whitening = None if method.published else start.whitening()
-        priced = whitening is not None  # without a vector that moves the energy and no answer, it would keep OOD in, too
-        super().__init__(classifier, EnergyScore(), method.duals(priced=priced), whitening)
-        self.answers = Answers(classifier) if priced else None
-        self.level = level.to(classifier.device)
-        self.alpha = method.alpha
-        self.tau = method.tau_from(start)
-        self.decay_all = method.published
+    def __init__(self, method: Woods, classifier: Classifier, start: Start, layer: Precondition | None) -> None:
+        super().__init__(classifier, EnergyScore(), method.duals(), layer)
+        assert method.tau is not None  # noqa: S101 - derived
+        self.alpha, self.tau, self.decay_logit = method.alpha, method.tau, method.decay_logit
+        self.logit = EnergyLogit.from_start(method.logit_start, start, method.alpha).to(classifier.device)
+        self.distillation = Distillation(classifier, method.distillation) if method.distillation else None
+        self.derived = {name: getattr(method, name) for name in DERIVED}
 
     def forward(self, batch: Batch) -> Terms:
-        """Mean σ(-z) of the wild examples and the price of their answers, and the constraints on the labelled ones."""
+        """Mean σ(-z) of the wild examples (plus distillation on them), and the constraints on the labelled ones."""
         labelled, wild = self.outputs(batch)
-        loss = torch.sigmoid(-self.level(wild.logits)).mean()
-        return Terms(loss + self.price(batch, wild), self.constraints(labelled, batch.labels))
+        loss = torch.sigmoid(-self.logit(wild.logits)).mean()
+        if self.distillation is not None and batch.wild is not None:
+            loss = loss + self.distillation(batch.wild, wild.logits)
+        return Terms(loss, self.constraints(labelled, batch.labels))
 
     def constraints(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
         """Mean σ(z) - alpha, and cross-entropy - tau."""
         return {
-            "false_alarm": torch.sigmoid(self.level(outputs.logits)).mean() - self.alpha,
+            "false_alarm": torch.sigmoid(self.logit(outputs.logits)).mean() - self.alpha,
             "classification": F.cross_entropy(outputs.logits, labels) - self.tau,
         }
 
     def without_decay(self) -> list[nn.Parameter]:
         """Both w and b: decay would pull the slope to a flat sigmoid."""
-        return [] if self.decay_all else list(self.level.parameters())
+        return [] if self.decay_logit else list(self.logit.parameters())
 
     def watch(self) -> dict[str, float]:
         """The slope and the bias."""
-        return {"w": self.level.w.item(), "b": self.level.bias.item()}
+        return {"w": self.logit.w.item(), "b": self.logit.bias.item()}

@@ -3,22 +3,21 @@
 minimise    1/m Σ_i max(1 - g(x~_i), 0)
 subject to  1/n Σ_j max(1 + g(x_j), 0)      <= alpha
             1/n Σ_j L_cls(f(x_j), y_j)      <= tau
-
-What is minimised has a price for changed answers on wild data besides (`Answers`); as published, it has none.
 """
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, Self
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from wildood.data.sampling import seeded
-from wildood.methods.distillation import Answers
-from wildood.methods.objective import Batch, Duals, Objective, Start, Terms
-from wildood.methods.woods import Woods
+from wildood.errors import InputError
+from wildood.methods.distillation import Distillation
+from wildood.methods.objective import Batch, Objective, Precondition, Start, Terms
+from wildood.methods.woods import ALGORITHM_1, DERIVED, Preconditioning, Woods
 from wildood.models.classifier import Classifier, Outputs
-from wildood.models.whitening import Whitening
+from wildood.models.moments import MEAN_SQUARE
 from wildood.scores.head import HeadScore
 
 
@@ -28,7 +27,8 @@ class WoodsAlt(Woods):
 
     The head starts at random, with g near 0 on all data: the hinge of the ID constraint starts near 1, and with a multiplier
     of 0 its penalty alone makes the acting multiplier about 1. From there the multiplier has further to go than that of
-    `Woods` (to 2.6 on digits), so that it moves faster.
+    `Woods` (to 2.6 on digits), so it moves faster. The preconditioner is for the head's first layer, which has no direction
+    to share. There is no w and no b.
 
     >>> WoodsAlt().duals().multipliers, WoodsAlt().uses_features
     ({'false_alarm': 0.0, 'classification': 0.0}, True)
@@ -37,37 +37,72 @@ class WoodsAlt(Woods):
     uses_features: ClassVar[bool] = True
 
     mu2: float = 0.3
+    lambda1: float = 0.0
+    distillation: float | None = 1.0
+    precondition: Preconditioning = "rows"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.precondition == "shared":
+            raise InputError("WoodsAlt: precondition is 'shared', but its head has one output: give 'none' or 'rows'")
+        if self.logit_start != "quantile" or self.decay_logit:
+            raise InputError("WoodsAlt has no w and b: leave out logit_start and decay_logit")
+
+    @classmethod
+    def algorithm1(cls, gamma: float = 1.5, mu2: float = 1.0) -> Self:
+        """The paper's Algorithm 1 with the loss of WOODS-alt.
+
+        >>> WoodsAlt.algorithm1().precondition
+        'none'
+        """
+        return cls(**ALGORITHM_1, gamma=gamma, mu2=mu2)
+
+    @classmethod
+    def as_published(cls, gamma: float = 1.5, mu2: float = 1.0) -> Self:
+        """The released code: Algorithm 1 with one multiplier for both constraints.
+
+        >>> WoodsAlt.as_published().shared_multiplier
+        True
+        """
+        return cls(**ALGORITHM_1, gamma=gamma, mu2=mu2, shared_multiplier=True)
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """The constrained problem on this classifier, with a new head."""
-        return WoodsAltObjective(self, classifier, start)
+        with seeded(start.seed, "head"):
+            score = HeadScore(start.features).to(classifier.device)
+        layer = None if self.precondition == "none" else self._head_layer(score, classifier, start)
+        objective = WoodsAltObjective(self.derived_for(start, layer), classifier, score, layer)
+        if layer is None and self.precondition != "none":
+            objective.warnings.append(
+                "precondition='rows' needs the features of an nn.Linear that makes the logits: the head is trained without "
+                "a preconditioner, and the detector may catch less (docs/method.md)"
+            )
+        return objective
 
-    def duals(self, *, priced: bool = True) -> Duals:
-        """Those of `Woods`, with the false-alarm constraint's multiplier from 0."""
-        duals = super().duals(priced=priced)
-        return replace(duals, multipliers={**duals.multipliers, "false_alarm": 0.0})
+    def _head_layer(self, score: HeadScore, classifier: Classifier, start: Start) -> Precondition | None:
+        """The head's first layer in whitened coordinates, if it takes the features that the last layer takes."""
+        if start.moments is None or classifier.tap is None or classifier.tap.side != "input":
+            return None
+        matrix = start.moments.matrix(self.precondition_scale * MEAN_SQUARE)
+        return None if matrix is None else Precondition(score.head.layers[0].get_parameter("weight"), matrix)
 
 
 class WoodsAltObjective(Objective):
     """Hinge of the head's logit: max(1 - g, 0) on wild data, max(1 + g, 0) <= alpha on labelled data."""
 
-    def __init__(self, method: WoodsAlt, classifier: Classifier, start: Start) -> None:
-        with seeded(start.seed, "head"):
-            score = HeadScore(start.features).to(classifier.device)
-        super().__init__(classifier, score, method.duals())
-        self.answers = None if method.published else Answers(classifier)
-        # The head takes what the last layer takes, if the tap is there.
-        tapped = classifier.tap is not None and classifier.tap.side == "input"
-        matrix = None if start.moments is None or not tapped or method.published else start.moments.matrix()
-        if matrix is not None:
-            self.whitening = Whitening(score.head.layers[0].get_parameter("weight"), matrix)
-        self.alpha = method.alpha
-        self.tau = method.tau_from(start)
+    def __init__(self, method: WoodsAlt, classifier: Classifier, score: HeadScore, layer: Precondition | None) -> None:
+        super().__init__(classifier, score, method.duals(), layer)
+        assert method.tau is not None  # noqa: S101 - derived
+        self.alpha, self.tau = method.alpha, method.tau
+        self.distillation = Distillation(classifier, method.distillation) if method.distillation else None
+        self.derived = {name: getattr(method, name) for name in DERIVED}
 
     def forward(self, batch: Batch) -> Terms:
-        """Mean hinge of the wild examples and the price of their answers, and the constraints on the labelled ones."""
+        """Mean hinge of the wild examples (plus distillation on them), and the constraints on the labelled ones."""
         labelled, wild = self.outputs(batch)
-        loss = F.relu(1 - self.score(wild)).mean() + self.price(batch, wild)
+        loss = F.relu(1 - self.score(wild)).mean()
+        if self.distillation is not None and batch.wild is not None:
+            loss = loss + self.distillation(batch.wild, wild.logits)
         return Terms(loss, self.constraints(labelled, batch.labels))
 
     def constraints(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from wildood.data.augmentation import rotations
 from wildood.data.inputs import InputSpec, to_model_input
 from wildood.data.sources import Source, check_dense
 from wildood.errors import InputError
@@ -114,8 +113,7 @@ class Classifier(nn.Module):
             with self.tap.catch(self.model) as caught:
                 logits = logits_of(self.model(batch))
             return Outputs(logits, caught.features())
-        features = self.features(batch if self.head.turns == 1 else rotations(batch))
-        return Outputs(self.head(features), features[: len(batch)])
+        return Outputs(*self.head.logits_and_features(self.features, batch))
 
     def features(self, batch: Tensor) -> Tensor:
         """The features alone, for a batch that is prepared already."""

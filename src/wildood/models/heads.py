@@ -1,10 +1,13 @@
 """Heads on the penultimate features: the OOD head of WOODS-alt, those that take the place of a classifier's last layer."""
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from wildood.data.augmentation import rotations
 
 
 class OodHead(nn.Module):
@@ -28,15 +31,17 @@ class Head(nn.Module):
     """Logits of features, in the place of a classifier's last layer.
 
     Attributes:
-        turns: of how many rotations of each image it takes the features.
         settings: the constructor's arguments, as JSON-ready data.
     """
-
-    turns: ClassVar[int] = 1
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__()
         self.settings = {"features": features, "classes": classes}
+
+    def logits_and_features(self, features_of: Callable[[Tensor], Tensor], batch: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits and the features of a batch of model inputs; a head may ask for features of other views of it."""
+        features = features_of(batch)
+        return self(features), features
 
 
 class DeConfHead(Head):
@@ -80,6 +85,11 @@ class JointHead(Head):
         logits: Tensor = self.joint(features)
         each = logits.view(self.turns, -1, self.turns, self.settings["classes"])  # turned, image, said to be turned, class
         return torch.stack([each[turn, :, turn] for turn in range(self.turns)]).mean(0)
+
+    def logits_and_features(self, features_of: Callable[[Tensor], Tensor], batch: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits from all four rotations, and the features of the images as they are."""
+        features = features_of(rotations(batch))
+        return self(features), features[: len(batch)]
 
 
 HEADS: dict[str, type[Head]] = {cls.__name__: cls for cls in (DeConfHead, JointHead)}

@@ -84,7 +84,12 @@ def _constraint_panels(history: Sequence[Row], method: Mapping[str, Any]) -> lis
         Panel(
             "The multipliers",
             "How strongly each constraint pulls: a multiplier rises while its constraint is violated and falls while there "
-            "is slack." + (" As published, both constraints share one." if method["published"] else ""),
+            "is slack."
+            + (
+                " As published, both constraints share one."
+                if method.get("shared_multiplier", method.get("published"))
+                else ""
+            ),
             figures.multipliers("multipliers", history),
         ),
     ]

@@ -1,6 +1,5 @@
 """The batches of a run, in the order that the seed decides, prefetched where data is on disk."""
 
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
@@ -8,43 +7,11 @@ from torch import Tensor
 
 from wildood.data.augmentation import flip_and_crop
 from wildood.data.sampling import ShuffledCycle, generator
-from wildood.data.sources import Source
+from wildood.data.sources import Source, is_mapped
 from wildood.data.wild import Wild
 from wildood.methods.objective import Batch
 from wildood.methods.schedule import Schedule
 from wildood.models.classifier import Classifier
-
-
-class Prefetch:
-    """Batches drawn one ahead in a thread, in the same order as without it.
-
-    Attributes:
-        state: where the draws were before the batch that is drawn ahead: what a resumed run goes on from.
-
-    >>> numbers = iter(range(5))
-    >>> with Prefetch(lambda: next(numbers), dict) as ahead:
-    ...     ahead.take(), ahead.take()
-    (0, 1)
-    """
-
-    def __init__(self, draw: Callable[[], Batch], state: Callable[[], dict[str, Any]]) -> None:
-        self._draw, self._state = draw, state
-        self._pool = ThreadPoolExecutor(1)
-        self._next: Future[Batch] | None = None
-        self.state = state()
-
-    def take(self) -> Batch:
-        """The batch that was drawn ahead; the next one is begun."""
-        batch = (self._next or self._pool.submit(self._draw)).result()
-        self.state = self._state()
-        self._next = self._pool.submit(self._draw)
-        return batch
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
 
 
 class Batches:
@@ -74,6 +41,7 @@ class Batches:
     ) -> None:
         self._labelled, self._schedule, self._classifier = labelled, schedule, classifier
         self._share = slice(rank, None, world)
+        self.on_disk = any(map(is_mapped, (labelled, *(() if wild is None else wild.pools))))
         self._order = ShuffledCycle(len(labelled), generator(seed, "labelled"))
         self._wild = wild.sampler(seed, rank, world) if wild is not None else None
         self._augmentation = generator(seed, "augmentation")
@@ -107,3 +75,52 @@ class Batches:
         if self._wild is not None:
             self._wild.load_state_dict(state["wild"])
         self._augmentation.set_state(state["augmentation"])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is to be closed."""
+
+
+class Prefetch:
+    """Batches drawn one ahead in a thread, in the same order as without it.
+
+    >>> import numpy as np, torch
+    >>> from wildood.data.sources import ArraySource
+    >>> source, classifier = ArraySource(np.zeros((9, 2)), np.arange(9)), Classifier(torch.nn.Linear(2, 3))
+    >>> with Prefetch(Batches(source, None, Schedule(batch=5), 0, classifier)) as batches:
+    ...     batches.draw().labels.tolist()
+    [2, 1, 5, 4, 7]
+    """
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches, self._pool = batches, ThreadPoolExecutor(1)
+        self._next: Future[Batch] | None = None
+        self._state: dict[str, Any] | None = None  # before the batch that is drawn ahead
+
+    def draw(self) -> Batch:
+        """The batch that was drawn ahead; the next one is begun."""
+        batch = (self._next or self._pool.submit(self._batches.draw)).result()
+        self._state = self._batches.state_dict()
+        self._next = self._pool.submit(self._batches.draw)
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run goes on from: the batch that is drawn ahead has not been trained on."""
+        return self._batches.state_dict() if self._state is None else self._state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken; before the first draw."""
+        self._batches.load_state_dict(state)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+def prefetched(batches: Batches) -> Batches | Prefetch:
+    """The same batches, prefetched if some of the data is on disk."""
+    return Prefetch(batches) if batches.on_disk else batches

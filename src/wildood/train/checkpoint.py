@@ -1,17 +1,32 @@
-"""A run on disk: who it is, its checkpoint and its history; refuses to go on with another run's."""
+"""A run on disk: what it is, its checkpoint and its history; refuses to go on with another run's. Ctrl-C saves it."""
 
 import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, TypedDict
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import torch
 
 from wildood.data.files import DamagedFileError, digest, dump_state, load_state, remove_leftovers, write_atomically
 from wildood.data.schema import SchemaError, check, parse
 from wildood.errors import CheckpointError, TrainingError
-from wildood.train.distributed import broadcast, flat, in_words, is_first
+from wildood.train.callbacks import Callback
+from wildood.train.distributed import all_reduce_sum, any_process, broadcast, flat, in_words, is_first
 from wildood.train.history import Row, append_row, rewrite_rows
+from wildood.train.progress import logger
 
-FORMAT = 8  # of checkpoints: the same settings of another one mean another run (8: how much wild data is set aside)
+if TYPE_CHECKING:
+    from wildood.train.loop import Training
+
+SECONDS = 10.0  # between two checkpoints, at least
+FORMAT = 9  # of checkpoints: the same settings in another format are another run (9: callbacks have their own state)
 
 
 class _Checkpoint(TypedDict):
@@ -153,8 +168,127 @@ def _shown(value: Any) -> str:
     return shorten(str(value), 100, placeholder=" ...")
 
 
-def not_finite(what: str, run: RunDirectory | None) -> TrainingError:
-    """The error of a run that went wrong, with the checkpoint to go back to."""
-    saved = run is not None and run.checkpoint_path.exists()
-    where = f"; the last good checkpoint is {run.checkpoint_path}" if run is not None and saved else ""
-    return TrainingError(f"{what}{where}: try a smaller lr, as in schedule=Schedule(steps=..., lr=...)")
+class HistoryFile(Callback):
+    """Write each row of the history to the run's directory as it comes."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.run = run
+
+    def on_epoch_end(self, training: "Training", row: Row) -> None:  # noqa: ARG002 - the row is all there is to write
+        """Append the row."""
+        self.run.add(row)
+
+
+class Checkpoint(Callback):
+    """Resume the run at its beginning; save it every few seconds, at its end, and at Ctrl-C.
+
+    The first Ctrl-C lets the step end, saves the run and then interrupts it; a second one interrupts at once.
+
+    Attributes:
+        run: where to save.
+        seconds: between two checkpoints, at least; more where saving would take more than a twentieth of the time.
+    """
+
+    def __init__(self, run: RunDirectory, seconds: float | None = None) -> None:
+        self.run, self.seconds = run, SECONDS if seconds is None else seconds
+        self.saved_step = 0
+        self.next_save = 0.0
+        self.interrupt = Interrupt()
+
+    def on_train_begin(self, training: "Training") -> None:
+        """Go on from the last checkpoint, if there is one; what was written after it is done again."""
+        state = self.run.checkpoint()
+        if state is not None:
+            training.load_state_dict(state)
+            self.saved_step = training.steps
+            most = "" if training.schedule.rounds is None else "at most "
+            logger.info("resuming %s at step %d of %s%d", self.run.path, training.steps, most, training.total)
+        self.run.restart_history(training.history)
+
+    @contextmanager
+    def context(self, training: "Training") -> Iterator[None]:  # noqa: ARG002 - every callback gets it
+        """Defer Ctrl-C, and name the last good checkpoint if training fails."""
+        self.next_save = time.monotonic() + self.seconds
+        try:
+            with defer_interrupt() as self.interrupt:
+                yield
+        except TrainingError as error:
+            if not self.run.checkpoint_path.exists():
+                raise
+            raise TrainingError(f"{error}; the last good checkpoint is {self.run.checkpoint_path}") from error
+
+    def on_step_begin(self, training: "Training") -> None:
+        """Save what the last step led to, if it is time; stop after that, if Ctrl-C was pressed."""
+        if training.steps == self.saved_step:
+            return
+        # All processes do the same in the same step, and read the signal once: a later one counts after the next step.
+        is_due = self.run.writes and time.monotonic() >= self.next_save
+        stop, save = any_process(self.interrupt.received, is_due)
+        if stop or save:
+            self._save(training)
+        if stop:
+            all_reduce_sum(torch.zeros(1))  # nobody leaves before the run is saved: the launcher would end the others
+            raise KeyboardInterrupt
+
+    def on_train_end(self, training: "Training") -> None:
+        """Save the finished run."""
+        if training.steps != self.saved_step:
+            self._save(training)
+
+    def _save(self, training: "Training") -> None:
+        training.check_weights()
+        self.saved_step = training.steps
+        if self.run.writes:
+            began = time.monotonic()
+            self.run.save(training.state_dict())
+            ended = time.monotonic()
+            self.next_save = ended + max(self.seconds, 20 * (ended - began) if self.seconds else 0)
+
+
+@dataclass
+class Interrupt:
+    """Whether Ctrl-C was pressed.
+
+    >>> Interrupt().received
+    False
+    """
+
+    received: bool = False
+
+    def handle(self, _signal: int, _frame: FrameType | None) -> None:
+        """Remember the first one; the next one is Python's again, which raises KeyboardInterrupt wherever it is."""
+        self.received = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def defer_interrupt() -> Iterator[Interrupt]:
+    """Note the first Ctrl-C in the block, and raise KeyboardInterrupt at the end of it.
+
+    It takes the place of Python's own handler only, and only in the main thread, where Python lets it: a handler of the
+    user's stays, and so does the choice to ignore the signal.
+
+    >>> before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    >>> try:
+    ...     with defer_interrupt() as interrupt:
+    ...         signal.raise_signal(signal.SIGINT)
+    ...         print("the step ends:", interrupt.received)
+    ... except KeyboardInterrupt:
+    ...     print("then it stops")
+    the step ends: True
+    then it stops
+    >>> _ = signal.signal(signal.SIGINT, before)
+    """
+    interrupt = Interrupt()
+    main = threading.current_thread() is threading.main_thread()
+    if not (main and signal.getsignal(signal.SIGINT) is signal.default_int_handler):
+        yield interrupt
+        return
+    signal.signal(signal.SIGINT, interrupt.handle)
+    try:
+        yield interrupt
+    finally:
+        if signal.getsignal(signal.SIGINT) == interrupt.handle:  # what a callback has set in the meantime stays
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    if interrupt.received:
+        raise KeyboardInterrupt

@@ -70,10 +70,10 @@ def join() -> Process:
     return this_process()
 
 
-def total(values: Tensor) -> Tensor:
+def all_reduce_sum(values: Tensor) -> Tensor:
     """The sum of what all processes give, the same bits on each; it waits for all of them.
 
-    >>> total(torch.tensor([1.5, 2.0]))
+    >>> all_reduce_sum(torch.tensor([1.5, 2.0]))
     tensor([1.5000, 2.0000])
     """
     if this_process().world == 1:
@@ -93,7 +93,7 @@ def broadcast(content: bytes | None) -> bytes | None:
     if world == 1:
         return content
     mine = content if rank == 0 else None
-    length = int(total(torch.tensor(0 if mine is None else len(mine) + 1)))
+    length = int(all_reduce_sum(torch.tensor(0 if mine is None else len(mine) + 1)))
     if length == 0:
         return None
     if length == 1:
@@ -106,9 +106,20 @@ def broadcast(content: bytes | None) -> bytes | None:
     return sent.cpu().numpy().tobytes()
 
 
+def any_process(*flags: bool) -> list[bool]:
+    """Whether some process has set each flag; it waits for all of them.
+
+    >>> any_process(True, False)
+    [True, False]
+    """
+    if this_process().world == 1:
+        return list(flags)
+    return [bool(count) for count in all_reduce_sum(torch.tensor(flags, dtype=torch.float64))]
+
+
 @contextmanager
-def peer_failure_message(*, saved: bool) -> Iterator[None]:
-    """Say in one line that another process has ended, in the place of what torch says of sockets.
+def peer_failure_message() -> Iterator[None]:
+    """If another process ends, say so in one line instead of torch's message about sockets.
 
     A launcher that misses one process ends the others with SIGTERM: the line must be out before.
     """
@@ -116,8 +127,8 @@ def peer_failure_message(*, saved: bool) -> Iterator[None]:
         yield
         return
     lost = TrainingError(
-        "another process of this run ended, or the run was told to end: start it again with the same command"
-        + (", it goes on from its last checkpoint, if there is one yet" if saved else "")
+        "another process of this run ended, or the run was told to end: start it again with the same command; with a run "
+        "directory, it goes on from its last checkpoint"
     )
 
     def end(_signal: int, _frame: FrameType | None) -> Never:
@@ -175,11 +186,11 @@ def check_same_on_all_processes(given: dict[str, Any]) -> None:
     >>> check_same_on_all_processes({"seed": 0, "data": {"labelled": "5d41"}})
     """
     mine = {name: json.dumps(value) for name, value in flat(given).items()}
-    with peer_failure_message(saved=False):
+    with peer_failure_message():
         first: dict[str, str] = json.loads(broadcast(json.dumps(mine).encode()) or b"{}")
         # Counted by the first one's names: what another has besides is in the last place.
         differs = [mine.get(name) != value for name, value in first.items()] + [not mine.keys() <= first.keys()]
-        counts = total(torch.tensor(differs, dtype=torch.float64)).tolist()
+        counts = all_reduce_sum(torch.tensor(differs, dtype=torch.float64)).tolist()
     others = [shown for shown, count in zip([*map(in_words, first), "settings"], counts, strict=True) if count]
     if others:
         raise InputError(
@@ -223,11 +234,11 @@ class Buffers:
 
     >>> norm = nn.BatchNorm1d(2)
     >>> buffers = Buffers(norm, share=1.0)
-    >>> buffers.heard(buffers.told())
+    >>> buffers.receive(buffers.message())
     >>> buffers.moving
     []
     >>> _ = norm(torch.randn(4, 2))
-    >>> buffers.heard(buffers.told())
+    >>> buffers.receive(buffers.message())
     >>> buffers.moving
     ['running_mean', 'running_var', 'num_batches_tracked']
     """
@@ -238,19 +249,19 @@ class Buffers:
         # By their values: torch's own BatchNorm moves its statistics without a new version of the tensor.
         self._start = {name: buffer.detach().clone() for name, buffer in self._all().items()}
 
-    def told(self) -> Tensor:
+    def message(self) -> Tensor:
         """After a forward pass: for each buffer whether it has moved; then this process's part of those that do."""
         moved = [float(self._has_moved(name, buffer)) for name, buffer in self._all().items()]
         return torch.cat([torch.tensor(moved, dtype=torch.float64), self._parts(self.moving)])
 
-    def heard(self, everyones: Tensor) -> None:
-        """Take over what the processes told, summed."""
+    def receive(self, summed: Tensor) -> None:
+        """Take over the sum of all processes' messages."""
         names = list(self._all())
-        moved, sums = everyones[: len(names)].tolist(), everyones[len(names) :]
+        moved, sums = summed[: len(names)].tolist(), summed[len(names) :]
         self._put(self.moving, sums)
         new = [name for name, count in zip(names, moved, strict=True) if count]
         if new:
-            self._put(new, total(self._parts(new)))
+            self._put(new, all_reduce_sum(self._parts(new)))
             self.moving += new
             for name in new:
                 self._start.pop(name, None)
@@ -293,7 +304,7 @@ class ShardedPass:
     >>> import numpy as np
     >>> from wildood.data.sources import ArraySource
     >>> divided = ShardedPass(ArraySource(np.zeros((5, 2))))
-    >>> divided.whole([torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0, 5.0])])
+    >>> divided.gather([torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0, 5.0])])
     tensor([1., 2., 3., 4., 5.])
     """
 
@@ -306,13 +317,13 @@ class ShardedPass:
             self._places = places[places // EVAL_BATCH % world == rank]
             self.part = Part(source, self._places)
 
-    def whole(self, found: list[Tensor]) -> Tensor:
-        """What all processes found, batch by batch, in the order of the source."""
+    def gather(self, results: list[Tensor]) -> Tensor:
+        """The results of all processes, batch by batch, in the order of the source."""
         if self._places is None:
-            return torch.cat(found)
+            return torch.cat(results)
         values = torch.zeros(self._length, dtype=torch.float64)
-        values[self._places] = torch.cat([*found, torch.zeros(0)]).double()
-        return total(values)
+        values[self._places] = torch.cat([*results, torch.zeros(0)]).double()
+        return all_reduce_sum(values)
 
 
 logger = logging.getLogger("wildood")
@@ -369,33 +380,40 @@ def _is_torchs(layer: _BatchNorm) -> bool:
     return type(layer).forward is _BatchNorm.forward
 
 
-class DistributedStep:
-    """An objective on a batch that the processes of a run share.
+class OneProcess:
+    """The strategy of one process: the terms of a batch are those of the objective."""
+
+    def __init__(self, objective: Objective) -> None:
+        self.objective = objective
+
+    def __call__(self, batch: Batch, step: int) -> Terms:  # noqa: ARG002 - what a strategy gets
+        """The terms of the batch."""
+        terms: Terms = self.objective(batch)
+        return terms
+
+
+class SeveralProcesses:
+    """The strategy of several processes: each computes a share of the batch, and all have the terms of the whole batch.
 
     With n_r of the n examples on process r, a mean over the batch is m = Σ_r (n_r / n) m_r, and its gradient likewise. But
     ∂psi(m) = psi'(m) Σ_r (n_r / n) ∂m_r needs the m of all. So the terms get the value m and the gradient of (n_r / n) m_r:
     what is made of them is the Lagrangian of the whole batch on every process. DDP takes the mean of the gradients over
     the processes where the sum is meant, hence n_r / n times their number.
-
-    Attributes:
-        stop: whether some process was asked to stop, as of the last step.
-        save: whether some process was to save.
     """
 
     def __init__(self, objective: Objective, schedule: Schedule, seed: int) -> None:
         self.objective, self.seed = objective, seed
-        self.stop = self.save = False
         self.rank, self.world = this_process()
         self.share = len(range(self.rank, schedule.batch, self.world)) / schedule.batch
         self.buffers = Buffers(objective, self.share)
         # A layer whose place a head has taken gets no gradient, and a model may leave out others in some steps.
         self.ddp = DistributedDataParallel(_Wrapped(objective), find_unused_parameters=True)
         self.ddp.broadcast_buffers = False  # `buffers` does that; as an argument it has another name since torch 2.13
-        if objective.whitening is not None:  # the first one's: on another machine it may be rounded otherwise
-            matrix = objective.whitening.matrix
-            matrix.copy_(total(matrix if self.rank == 0 else torch.zeros_like(matrix)))
+        if objective.precondition is not None:  # the first process's matrix: another machine may round otherwise
+            matrix = objective.precondition.matrix
+            matrix.copy_(all_reduce_sum(matrix if self.rank == 0 else torch.zeros_like(matrix)))
 
-    def __call__(self, batch: Batch, step: int, *, stop: bool, save: bool) -> Terms:
+    def __call__(self, batch: Batch, step: int) -> Terms:
         """The terms of the whole batch, from this process's share of it."""
         # The noise of dropout differs between processes, and a resumed run has the same again.
         noise = f"model in process {self.rank} of {self.world} at step {step}"
@@ -403,16 +421,18 @@ class DistributedStep:
             terms: Terms = self.ddp(batch)
         own = [terms.loss, *terms.constraints.values()]
         shares = self.share * torch.stack([value.detach().double() for value in own]).cpu()
-        told = [shares, torch.tensor([stop, save], dtype=torch.float64), self.buffers.told()]
-        heard = total(torch.cat(told))
-        values, asked = heard[: len(own)].to(own[0].device), heard[len(own) : len(own) + 2]
-        self.stop, self.save = (asked > 0).tolist()
-        self.buffers.heard(heard[len(own) + 2 :])
+        summed = all_reduce_sum(torch.cat([shares, self.buffers.message()]))
+        self.buffers.receive(summed[len(own) :])
         loss, *constraints = (
             value.to(mine.dtype) + self.world * self.share * (mine - mine.detach())
-            for mine, value in zip(own, values, strict=True)
+            for mine, value in zip(own, summed[: len(own)].to(own[0].device), strict=True)
         )
         return Terms(loss, dict(zip(terms.constraints, constraints, strict=True)))
+
+
+def strategy_for(objective: Objective, schedule: Schedule, seed: int) -> OneProcess | SeveralProcesses:
+    """How this process computes the terms of a batch."""
+    return OneProcess(objective) if this_process().world == 1 else SeveralProcesses(objective, schedule, seed)
 
 
 class _Wrapped(nn.Module):
@@ -428,18 +448,12 @@ class _Wrapped(nn.Module):
         return terms
 
 
-def check_distributed(objective: Objective, schedule: Schedule) -> None:
-    """Refuse what several processes cannot share.
+def check_distributed(schedule: Schedule) -> None:
+    """Refuse a batch that several processes cannot share.
 
-    >>> from wildood.methods.cross_entropy import CrossEntropyObjective
-    >>> check_distributed(CrossEntropyObjective(Classifier(nn.Linear(2, 3))), Schedule(batch=2))
+    >>> check_distributed(Schedule(batch=2))
     """
     world = this_process().world
-    if world > 1 and not objective.per_example:
-        raise InputError(
-            f"this method compares the examples of a batch with each other, so that {world} processes cannot share one: "
-            "start it without torchrun, in one process"
-        )
     if schedule.batch < 2 * world:
         raise InputError(
             f"the schedule's batch is {schedule.batch}, for {world} processes: give at least {2 * world}, or start fewer"

@@ -35,9 +35,8 @@ class AugmentedLagrangian:
         self.multipliers = {
             name: torch.tensor(start, device=device, dtype=torch.float32) for name, start in settings.multipliers.items()
         }
-        if settings.as_published:  # the released code's `lam2 = lam.cuda()` makes both names one tensor
-            shared = next(iter(self.multipliers.values()))
-            self.multipliers = dict.fromkeys(self.multipliers, shared)
+        if settings.shared_multiplier:  # the released code's `lam2 = lam.cuda()` makes both names one tensor
+            self.multipliers = dict.fromkeys(self.multipliers, next(iter(self.multipliers.values())))
         self.penalties = dict(settings.penalties)
 
     def __call__(self, terms: Terms) -> Tensor:
@@ -48,21 +47,21 @@ class AugmentedLagrangian:
         return total
 
     def ascend(self, constraints: Mapping[str, Tensor | float]) -> None:
-        """Dual ascent: λ <- max(0, λ + μ₂ c) for each constraint.
+        """Line 7 of Algorithm 1: dual ascent, for each constraint.
 
-        As published, the step is along ∂ψ/∂λ, which is c where βc + λ >= 0 and -λ/β elsewhere, and is not projected.
+        "gradient": λ <- λ + μ₂ ∂ψ/∂λ, which is c where βc + λ >= 0 and -λ/β elsewhere. "projected": λ <- max(0, λ + μ₂ c).
         """
         rate = self.settings.rate
         for name, c in constraints.items():
             multiplier, penalty = self.multipliers[name], self.penalties[name]
-            if self.settings.as_published:
+            if self.settings.ascent == "gradient":
                 active = bool(penalty * c + multiplier >= 0)
                 multiplier += rate * c if active else -rate * multiplier / penalty
             else:
                 multiplier.add_(rate * c).clamp_(min=0)
 
     def grow(self, constraints: Mapping[str, Tensor | float]) -> None:
-        """β <- γβ for each constraint above tol, up to the cap. Called once per epoch."""
+        """Lines 8 to 13 of Algorithm 1: β <- γβ for each constraint above tol, up to the cap."""
         for name, c in constraints.items():
             if c > self.settings.tol:
                 grown = self.penalties[name] * self.settings.growth

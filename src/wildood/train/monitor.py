@@ -15,22 +15,28 @@ from wildood.errors import InputError
 from wildood.evaluate.selection import Mask
 from wildood.evaluate.thresholds import conformal_threshold
 from wildood.methods.objective import Objective, Start
-from wildood.models.classifier import Classifier, evaluating, forward_all, raw_batches
-from wildood.models.whitening import moments_of
+from wildood.models.classifier import Classifier, evaluating, forward_all
+from wildood.models.moments import moments_of
 from wildood.scores.score import Score
-from wildood.train.distributed import ShardedPass, this_process, total
-from wildood.train.early_stopping import Constraints
+from wildood.train.distributed import ShardedPass, all_reduce_sum, this_process
 from wildood.train.history import Row
 from wildood.train.lagrangian import MeanConstraints
 
 
-class Seen(NamedTuple):
-    """What the monitor saw: a row for the history, the verdicts that choose an epoch, and the holdout's constraints."""
+class Look(NamedTuple):
+    """What the monitor sees.
+
+    Attributes:
+        row: columns for the history.
+        accepted: which of the wild examples are accepted; None without wild data.
+        correct: which of the holdout's are classified correctly.
+        constraints: those on the holdout.
+    """
 
     row: Row
     accepted: Mask | None
     correct: Mask
-    constraints: Constraints
+    constraints: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class Monitor:
         """How many a look takes."""
         return len(self.holdout) + (0 if self.wild is None else len(self.wild))
 
-    def __call__(self, objective: Objective, score: Score | None = None) -> Seen:
+    def __call__(self, objective: Objective, score: Score | None = None) -> Look:
         """Accuracy, holdout_* constraints, and acceptance: the share of wild accepted at the holdout's threshold.
 
         The score is the objective's unless given.
@@ -68,19 +74,19 @@ class Monitor:
                 correct.append((outputs.logits.argmax(1) == labels).cpu())
                 scores.append(score(outputs).cpu())
                 constraints.add(objective.constraints(outputs, labels), len(labels))
-        right = holdout.whole(correct).bool().numpy()
+        right = holdout.gather(correct).bool().numpy()
         row = {"accuracy": float(np.mean(right))}
         met = {name: float(value) for name, value in _means(constraints, objective).items()}
         row |= {f"holdout_{name}": value for name, value in met.items()}
         if self.wild is None:
-            return Seen(row, None, right, met)
-        threshold = conformal_threshold(holdout.whole(scores).numpy(), self.alpha)
+            return Look(row, None, right, met)
+        threshold = conformal_threshold(holdout.gather(scores).numpy(), self.alpha)
         wild = ShardedPass(self.wild)
         with evaluating(objective):
             found = [score(outputs).cpu() for outputs, _ in forward_all(objective.classifier, wild.part)]
-        scores_of_wild = wild.whole(found).numpy()
+        scores_of_wild = wild.gather(found).numpy()
         accepted = np.isfinite(scores_of_wild) & (scores_of_wild <= threshold)  # as the detector will
-        return Seen(row | {"acceptance": float(np.mean(accepted))}, accepted, right, met)
+        return Look(row | {"acceptance": float(np.mean(accepted))}, accepted, right, met)
 
 
 def full_constraints(objective: Objective, labelled: Source) -> dict[str, Tensor]:
@@ -99,30 +105,25 @@ def _means(mine: MeanConstraints, objective: Objective) -> dict[str, Tensor]:
         return mine.means()
     names = list(objective.duals.multipliers)
     sums = [float(mine.sums.get(name, 0.0)) for name in names]  # a process may have looked at nothing
-    count, *found = total(torch.tensor([mine.count, *sums], dtype=torch.float64))
+    count, *found = all_reduce_sum(torch.tensor([mine.count, *sums], dtype=torch.float64))
     return {name: (everyones / count).float() for name, everyones in zip(names, found, strict=True)}
 
 
 def measure_start(classifier: Classifier, labelled: Source, seed: int) -> Start:
     """What the starting classifier says of the labelled data; a label that it has no class for is refused."""
     loss, correct, count, classes, features = 0.0, 0, 0, 0, 0
-    least, greatest = math.inf, -math.inf
     sums: list[Tensor] = []
     few, _ = labelled.gather(torch.arange(min(2, len(labelled))))
     with evaluating(classifier), moments_of(classifier, few) as moments:
-        for raw, given in raw_batches(labelled):
-            assert given is not None  # noqa: S101 - labelled
-            outputs, labels = classifier(raw), given.to(classifier.device)
+        for outputs, labels in forward_all(classifier, labelled):
+            assert labels is not None  # noqa: S101 - labelled
             classes = outputs.logits.shape[1]
             check_labels(labels, "labelled", classes)
             loss += float(F.cross_entropy(outputs.logits, labels, reduction="sum"))
             correct += int((outputs.logits.argmax(1) == labels).sum())
             count += len(labels)
             sums.append(outputs.logits.logsumexp(1).cpu())
-            least, greatest = min(least, float(raw.min())), max(greatest, float(raw.max()))
             features = 0 if outputs.features is None else outputs.features.shape[1]
     if not math.isfinite(loss):
         raise InputError("the model's loss on labelled is not finite: look for NaN or infinity in its examples or weights")
-    shape, unit = tuple(classifier.prepare(few).shape[1:]), 255 if few.dtype == torch.uint8 else 1
-    reach = least / unit, greatest / unit
-    return Start(loss / count, correct / count, torch.cat(sums), classes, features, seed, shape, reach, moments)
+    return Start(loss / count, correct / count, torch.cat(sums), classes, features, seed, labelled, moments)

@@ -1,14 +1,20 @@
-"""What a person sees while training goes on: lines through `logging`, and a bar where standard error is a terminal."""
+"""What a person sees while training goes on: lines through `logging`, and a bar if standard error is a terminal."""
 
 import logging
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import RLock
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from wildood.errors import as_utf8
+from wildood.train.callbacks import Callback
 from wildood.train.distributed import is_first
+from wildood.train.history import Row, row_line
+
+if TYPE_CHECKING:
+    from wildood.train.loop import Training
 
 logger = logging.getLogger("wildood")
 _SHOWING = RLock()
@@ -94,3 +100,65 @@ def progress_bar(total: int | None, done: int, doing: str = "training", unit: st
             yield _RichBar()
         finally:
             own[0].console = None
+
+
+class Timing(Callback):
+    """Add images per second and the seconds left to each row of the history."""
+
+    def __init__(self) -> None:
+        self.began = self.step_began = self.seconds = 0.0
+        self.first = self.steps = 0
+
+    @contextmanager
+    def context(self, training: "Training") -> Iterator[None]:
+        """Note where this process begins."""
+        self.began, self.first = time.monotonic(), training.steps
+        yield
+
+    def on_step_begin(self, training: "Training") -> None:  # noqa: ARG002 - a clock is all it reads
+        """Start the clock."""
+        self.step_began = time.perf_counter()
+
+    def on_step_end(self, training: "Training") -> None:  # noqa: ARG002 - a clock is all it reads
+        """Stop the clock: looks at data set aside and checkpoints do not count."""
+        self.seconds += time.perf_counter() - self.step_began
+        self.steps += 1
+
+    def on_epoch_end(self, training: "Training", row: Row) -> None:
+        """Add the columns, but for the start."""
+        if self.steps:
+            row["images_per_second"] = self.steps * training.images_per_step / self.seconds
+            elapsed = time.monotonic() - self.began
+            row["seconds_left"] = (training.total - training.steps) * elapsed / (training.steps - self.first)
+        self.seconds, self.steps = 0.0, 0
+
+
+class LogEpochs(Callback):
+    """A readable line for each epoch, through `logging`."""
+
+    def on_epoch_end(self, training: "Training", row: Row) -> None:
+        """Log the line; the start has a legend instead."""
+        if len(training.history) == 1:
+            if training.lagrangian.multipliers:
+                logger.info("each constraint must become <= 0; λ is its multiplier, β its penalty")
+            return
+        epochs, in_rounds = training.schedule.ends(training.row_every, training.total), training.schedule.rounds is not None
+        logger.info("%s", row_line(row, epochs, rounds=in_rounds))
+
+
+class ShowProgress(Callback):
+    """A bar over the steps of the run."""
+
+    def __init__(self) -> None:
+        self.bar: Bar = _NoBar()
+
+    @contextmanager
+    def context(self, training: "Training") -> Iterator[None]:
+        """Show it; how many steps a run in rounds takes, nobody knows."""
+        total = training.total if training.schedule.rounds is None else None
+        with progress_bar(total, training.steps) as self.bar:
+            yield
+
+    def on_step_end(self, training: "Training") -> None:
+        """Move it."""
+        self.bar.at(training.steps)

@@ -16,36 +16,13 @@ from wildood.data.files import dump_state, load_state
 from wildood.train.checkpoint import RunDirectory
 from wildood.train.history import read_rows
 
-PROGRAM = """
-import functools, sys, time
-import numpy as np, torch, wildood
-import wildood.detect.fit as fitting
-
-torch.set_num_threads(1)
-rng = np.random.default_rng(0)
-y = rng.integers(0, 3, 400)
-x = (rng.normal(size=(400, 6)) + 2 * np.eye(6)[y]).astype("float32")
-wild = wildood.WildMixture(id=x[:150], ood=rng.normal(size=(60, 6)).astype("float32") - 2, pi=0.2)
-torch.manual_seed(0)
-model = torch.nn.Sequential(
-    torch.nn.Linear(6, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(16, 3)
-)
-seconds = 0.0 if sys.argv[2] == "often" else 1000.0
-fitting.Training = functools.partial(fitting.Training, checkpoint_seconds=seconds)
-pause = float(sys.argv[3])
-detector = wildood.fit(
-    model, (x[150:300], y[150:300]), wild, (x[300:], y[300:]), run_dir=sys.argv[1], seed=3, verbose=False,
-    method=wildood.METHOD(), schedule=wildood.Schedule(epochs=12, batch=32), on_epoch=lambda row: time.sleep(pause),
-)
-detector.save(sys.argv[1] + "-detector")
-"""
+PROGRAM = Path(__file__).parents[1] / "programs" / "resumable_fit.py"
 TIMES = {"images_per_second", "seconds_left"}
 
 
 def start(run_dir: Path, method: str, *, often: str = "often", pause: float = 0.0) -> subprocess.Popen[bytes]:
-    program = PROGRAM.replace("wildood.METHOD", f"wildood.{method}")
     return subprocess.Popen(
-        [sys.executable, "-c", program, str(run_dir), often, str(pause)],
+        [sys.executable, str(PROGRAM), str(run_dir), often, str(pause), method],
         stderr=subprocess.DEVNULL if pause else None,  # the traceback of one that is stopped
         # A shell starts what runs in its background with SIGINT ignored, and children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads here

@@ -12,10 +12,11 @@ from wildood import Schedule, Woods
 from wildood.data.sources import ArraySource
 from wildood.data.wild import WildPool
 from wildood.models.classifier import Classifier
-from wildood.train.checkpoint import RunDirectory
-from wildood.train.interruption import defer_interrupt
+from wildood.train.callbacks import Callback
+from wildood.train.checkpoint import Checkpoint, HistoryFile, RunDirectory, defer_interrupt
 from wildood.train.loop import Training
 from wildood.train.monitor import Monitor, measure_start
+from wildood.train.selection import SelectEpoch
 
 RNG = np.random.default_rng(0)
 LABELLED = ArraySource(RNG.normal(size=(40, 4)).astype("float32"), RNG.integers(0, 3, 40))
@@ -37,28 +38,36 @@ def press():
     signal.raise_signal(signal.SIGINT)
 
 
-def training(place, on_step=None) -> Training:
+class OnStep(Callback):
+    def __init__(self, function):
+        self.function = function
+
+    def on_step_end(self, training):
+        self.function(training.steps)
+
+
+def training(place, on_step=None, seconds=10.0) -> Training:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.2), nn.Linear(6, 3))
     classifier = Classifier(model)
     objective = Woods().objective(classifier, measure_start(classifier, LABELLED, seed=7))
-    return Training(
-        objective,
-        LABELLED,
-        WILD,
-        Schedule(steps=STEPS, batch=8),
-        seed=7,
-        monitor=Monitor(HOLDOUT, WILD.source, alpha=0.1),
-        run=None if place is None else RunDirectory(place, {"seed": 7}),
-        on_step=on_step,
-    )
+    callbacks = [SelectEpoch(Monitor(HOLDOUT, WILD.source, alpha=0.1))]
+    callbacks += [] if on_step is None else [OnStep(on_step)]
+    if place is not None:
+        run = RunDirectory(place, {"seed": 7})
+        callbacks += [HistoryFile(run), Checkpoint(run, seconds)]
+    return Training(objective, LABELLED, WILD, Schedule(steps=STEPS, batch=8), 7, callbacks)
+
+
+def saved(place):
+    return RunDirectory(place, {"seed": 7}).checkpoint()
 
 
 def result(run: Training):
     weights = torch.cat([value.detach().double().flatten() for value in run.objective.state_dict().values()])
     rows = [{name: value for name, value in row.items() if name not in TIMES} for row in run.history]
-    return weights, rows, run.kept
+    return weights, rows, run.callbacks[0].kept
 
 
 @pytest.mark.parametrize("at", [(1,), (3,), (5,), (12,), (2, 9, 10), (16,)])
@@ -67,7 +76,7 @@ def test_ctrl_c_saves_after_the_step_and_the_resumed_run_has_the_same_bits_with_
     whole.train()
     steps = []
 
-    def on_step(step, _objective):
+    def on_step(step):
         steps.append(step)
         if step in at:
             press()
@@ -77,7 +86,7 @@ def test_ctrl_c_saves_after_the_step_and_the_resumed_run_has_the_same_bits_with_
         with pytest.raises(KeyboardInterrupt):
             training(tmp_path / "pressed", on_step).train()
         assert steps.pop() == "the step ended"
-        assert training(tmp_path / "pressed").run.checkpoint()["step"] == expected == steps[-1]
+        assert saved(tmp_path / "pressed")["step"] == expected == steps[-1]
     resumed = training(tmp_path / "pressed", on_step)
     resumed.train()
     assert steps == list(range(1, STEPS + 1))
@@ -89,36 +98,35 @@ def test_ctrl_c_saves_after_the_step_and_the_resumed_run_has_the_same_bits_with_
 
 def test_ctrl_c_at_the_last_step_is_not_lost_and_leaves_a_finished_run(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        training(tmp_path, lambda step, _: press() if step == STEPS else None).train()
+        training(tmp_path, lambda step: press() if step == STEPS else None).train()
     steps = []
-    again = training(tmp_path, lambda step, _: steps.append(step))
+    again = training(tmp_path, lambda step: steps.append(step))
     again.train()
     assert steps == []
     assert again.history[-1]["step"] == STEPS
 
 
 def test_ctrl_c_while_the_run_is_saved_stops_it_after_the_next_step(tmp_path, monkeypatch):
-    real, saved = RunDirectory.save, []
+    real, writes = RunDirectory.save, []
 
     def save(self, state):
-        saved.append(state["step"])
-        if len(saved) == 1:
+        writes.append(state["step"])
+        if len(writes) == 1:
             press()
         real(self, state)
 
     monkeypatch.setattr(RunDirectory, "save", save)
-    run = training(tmp_path)
-    run.checkpoint_seconds = 0.0
+    run = training(tmp_path, seconds=0.0)
     with pytest.raises(KeyboardInterrupt):
         run.train()
-    assert saved == [1, 2]
-    assert run.run.checkpoint()["step"] == 2
+    assert writes == [1, 2]
+    assert saved(tmp_path)["step"] == 2
 
 
 def test_a_second_ctrl_c_interrupts_at_once(tmp_path):
     reached = []
 
-    def on_step(step, _objective):
+    def on_step(step):
         press()
         reached.append("after the first")
         press()
@@ -128,13 +136,13 @@ def test_a_second_ctrl_c_interrupts_at_once(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run.train()
     assert reached == ["after the first"]
-    assert run.run.checkpoint() is None
+    assert saved(tmp_path) is None
 
 
 def test_without_a_run_directory_ctrl_c_interrupts_at_once():
     reached = []
 
-    def on_step(step, _objective):
+    def on_step(step):
         reached.append(step)
         press()
         reached.append("after")
@@ -148,7 +156,7 @@ def test_without_a_run_directory_ctrl_c_interrupts_at_once():
 def test_pythons_handler_is_back_afterwards(tmp_path, pressed):
     handlers = []
 
-    def on_step(_step, _objective):
+    def on_step(_step):
         handlers.append(signal.getsignal(signal.SIGINT))
         if pressed:
             press()
@@ -164,7 +172,7 @@ def test_pythons_handler_is_back_afterwards(tmp_path, pressed):
 
 
 def test_pythons_handler_is_back_after_an_error(tmp_path):
-    def fails(_step, _objective):
+    def fails(_step):
         raise RuntimeError("a bug")
 
     with pytest.raises(RuntimeError, match="a bug"):
@@ -179,7 +187,7 @@ def test_a_handler_of_the_users_stays_and_training_goes_on(tmp_path):
         heard.append(number)
 
     signal.signal(signal.SIGINT, own)
-    run = training(tmp_path, lambda step, _: press() if step == 4 else None)
+    run = training(tmp_path, lambda step: press() if step == 4 else None)
     assert run.train()[-1]["step"] == STEPS
     assert heard == [signal.SIGINT]
     assert signal.getsignal(signal.SIGINT) is own
@@ -189,30 +197,30 @@ def test_a_handler_that_a_callback_sets_stays():
     def own(_number, _frame):
         """Not called here."""
 
-    with defer_interrupt(wanted=True):
+    with defer_interrupt():
         signal.signal(signal.SIGINT, own)
     assert signal.getsignal(signal.SIGINT) is own
 
 
 def test_ignored_stays_ignored(tmp_path):
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    assert training(tmp_path, lambda *_: press()).train()[-1]["step"] == STEPS
+    assert training(tmp_path, lambda _: press()).train()[-1]["step"] == STEPS
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def test_a_thread_trains_without_touching_the_handler(tmp_path):
     seen = []
-    run = training(tmp_path, lambda *_: seen.append(signal.getsignal(signal.SIGINT)))
+    run = training(tmp_path, lambda _: seen.append(signal.getsignal(signal.SIGINT)))
     thread = threading.Thread(target=run.train)
     thread.start()
     thread.join()
-    assert run.step == STEPS
+    assert run.steps == STEPS
     assert set(seen) == {signal.default_int_handler}
 
 
 def test_another_error_in_the_block_comes_before_a_ctrl_c():
     def block():
-        with defer_interrupt(wanted=True):
+        with defer_interrupt():
             press()
             raise ValueError("first")
 

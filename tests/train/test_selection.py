@@ -15,9 +15,12 @@ from wildood.data.wild import WildPool
 from wildood.experiments.experiment import Experiment
 from wildood.models.classifier import Classifier
 from wildood.models.small import MLP
-from wildood.train.checkpoint import RunDirectory
+from wildood.train.callbacks import Callback
+from wildood.train.checkpoint import Checkpoint, RunDirectory
 from wildood.train.loop import Training
-from wildood.train.monitor import Seen, measure_start
+from wildood.train.monitor import Look, measure_start
+from wildood.train.progress import LogEpochs, Timing
+from wildood.train.selection import SelectEpoch
 
 RNG = np.random.default_rng(0)
 LABELLED = ArraySource(RNG.normal(size=(40, 4)).astype("float32"), RNG.integers(0, 3, 40))
@@ -25,7 +28,7 @@ WILD = WildPool(ArraySource(RNG.normal(size=(30, 4)).astype("float32") * 2))
 ROUNDS = Schedule(steps=31, rounds=1, batch=8, lr=1e-3)
 
 
-def training(looks: list[int], right: int = 100, constraints: list[float] | None = None, **changes) -> Training:
+def training(looks: list[int], right: int = 100, constraints: list[float] | None = None, callbacks=()) -> Training:
     """A run whose looks see so many of 100 wild examples accepted, one after the other and then the last again."""
     given = iter(constraints or [])
 
@@ -36,12 +39,16 @@ def training(looks: list[int], right: int = 100, constraints: list[float] | None
         def __call__(self, _objective, _score=None):
             self.last = next(self.seen, self.last)
             met = {} if constraints is None else {"c": next(given)}
-            return Seen({}, np.arange(100) < self.last, np.arange(100) < (100 if self.last == looks[0] else right), met)
+            return Look({}, np.arange(100) < self.last, np.arange(100) < (100 if self.last == looks[0] else right), met)
 
     torch.manual_seed(0)
     classifier = Classifier(nn.Linear(4, 3))
     objective = Woods().objective(classifier, measure_start(classifier, LABELLED, seed=7))
-    return Training(objective, LABELLED, WILD, ROUNDS, seed=7, monitor=Scripted(), **changes)
+    return Training(objective, LABELLED, WILD, ROUNDS, 7, [SelectEpoch(Scripted()), *callbacks])
+
+
+def kept(run: Training) -> int:
+    return run.callbacks[0].kept
 
 
 @pytest.mark.parametrize(
@@ -64,7 +71,7 @@ def test_a_round_that_costs_accuracy_is_no_improvement():
 
 
 @pytest.mark.parametrize(
-    ("constraints", "rounds", "kept"),
+    ("constraints", "rounds", "expected"),
     [
         ([0.5, 0.4, 0.3, 0.2, 0.1, 0.06], 5, 5),  # comes closer, until the schedule ends
         ([0.5, 0.2, 0.2], 2, 2),
@@ -74,19 +81,19 @@ def test_a_round_that_costs_accuracy_is_no_improvement():
         ([0.04, 0.2], 1, 0),
     ],
 )
-def test_a_run_goes_on_while_a_violated_constraint_comes_closer_on_the_holdout(constraints, rounds, kept):
+def test_a_run_goes_on_while_a_violated_constraint_comes_closer_on_the_holdout(constraints, rounds, expected):
     run = training([90], constraints=constraints)
     assert len(run.train()) - 1 == rounds
-    assert run.kept == kept
+    assert kept(run) == expected
 
 
 def test_a_round_that_lowers_wild_acceptance_is_kept_whatever_the_constraints():
     run = training([90, 80, 70, 70], constraints=[0.1, 0.2, 0.3, 0.3])
-    assert len(run.train()) - 1 == run.kept == 3
+    assert len(run.train()) - 1 == kept(run) == 3
 
 
 def test_a_run_that_has_ended_by_itself_stays_ended(tmp_path):
-    runs = [training([90, 80, 80], run=RunDirectory(tmp_path, {})) for _ in range(2)]
+    runs = [training([90, 80, 80], callbacks=[Checkpoint(RunDirectory(tmp_path, {}))]) for _ in range(2)]
     first, second = (run.train() for run in runs)
     assert [row["step"] for row in second] == [row["step"] for row in first] == [0, 1, 3]
 
@@ -95,17 +102,18 @@ def test_a_run_that_is_cut_within_a_round_goes_on_from_there(tmp_path):
     whole = training([90, 80, 70, 70], constraints=[0.5, 0.3, 0.2, 0.25])
     steps = [row["step"] for row in whole.train()]
 
-    def cut(step, _objective):
-        if step == 6:
-            raise RuntimeError
+    class Cut(Callback):
+        def on_step_end(self, training):
+            if training.steps == 6:
+                raise RuntimeError
 
-    first = training([90, 80, 70], constraints=[0.5, 0.3, 0.2], run=RunDirectory(tmp_path, {}), on_step=cut)
-    first.checkpoint_seconds = 0.0
+    saving = Checkpoint(RunDirectory(tmp_path, {}), seconds=0.0)
+    first = training([90, 80, 70], constraints=[0.5, 0.3, 0.2], callbacks=[Cut(), saving])
     with pytest.raises(RuntimeError):
         first.train()
-    second = training([70], constraints=[0.25], run=RunDirectory(tmp_path, {}))
+    second = training([70], constraints=[0.25], callbacks=[Checkpoint(RunDirectory(tmp_path, {}))])
     assert [row["step"] for row in second.train()] == steps == [0, 1, 3, 7]
-    assert second.kept == whole.kept == 2
+    assert kept(second) == kept(whole) == 2
     for name, value in whole.objective.state_dict().items():
         assert torch.equal(value, second.objective.state_dict()[name])
 
@@ -162,9 +170,10 @@ def test_an_experiment_that_cannot_train_in_rounds_is_refused_before_it_runs(cha
 
 def test_lines_of_a_run_in_rounds_promise_no_end(caplog):
     with caplog.at_level(logging.INFO, logger="wildood"):
-        training([90, 80, 80]).train()
-    assert [line.split("  ")[0] for line in caplog.messages] == ["round 1 of at most 5", "round 2 of at most 5"]
-    assert all(re.search(r"  at most \d+:\d\d left$", line) for line in caplog.messages)
+        training([90, 80, 80], callbacks=[Timing(), LogEpochs()]).train()
+    _, *lines = caplog.messages
+    assert [line.split("  ")[0] for line in lines] == ["round 1 of at most 5", "round 2 of at most 5"]
+    assert all(re.search(r"  at most \d+:\d\d left$", line) for line in lines)
 
 
 def test_auto_is_the_schedule_of_the_method_in_rounds():

@@ -10,13 +10,13 @@ import torch.nn.functional as F
 import wildood
 from wildood.data.validation import labelled_source
 from wildood.data.wild import WildPool, as_wild
-from wildood.methods.distillation import Answers
+from wildood.methods.distillation import Distillation
 from wildood.models.classifier import Classifier, tap_features
 from wildood.models.small import MLP
 from wildood.scores.energy import EnergyScore
 from wildood.train.loop import Training
 from wildood.train.monitor import measure_start
-from wildood.train.optimisers import clip_gradient
+from wildood.train.transforms import Preconditioner, gradient_transforms
 
 RNG = np.random.default_rng(0)
 LABELLED = labelled_source((RNG.normal(size=(64, 2)).astype(np.float32), RNG.integers(0, 3, 64)), "labelled")
@@ -47,21 +47,24 @@ def test_methods_that_are_trained_in_white_coordinates(method, white):
     model = network().model
     classifier = Classifier(model, tap=tap_features(model, torch.zeros(1, 2), None))
     objective = method.objective(classifier, measure_start(classifier, LABELLED, 0))
-    assert (objective.whitening is not None) == white
-    assert not white or objective.whitening.shared == isinstance(objective.score, EnergyScore)  # else the head's
+    assert (objective.precondition is not None) == white
+    assert not white or objective.precondition.shared == isinstance(objective.score, EnergyScore)  # else the head's
 
 
 def steps(schedule: wildood.Schedule, *, white: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """By how much each parameter moves in a step, over the learning rate; and the matrix of white coordinates."""
     classifier = network()
     start = measure_start(classifier, LABELLED, 0)
-    objective = wildood.Woods().objective(classifier, start)
-    if not white:
-        objective.whitening = None
+    method = wildood.Woods() if white else wildood.Woods(precondition="none", distillation=1.0)
+    objective = method.objective(classifier, start)
     before = {name: value.detach().clone() for name, value in objective.named_parameters()}
-    Training(objective, LABELLED, WILD, schedule, seed=0, keep="last").train()
+    Training(objective, LABELLED, WILD, schedule, seed=0).train()
     moved = {name: (value.detach() - before[name]) / schedule.lr for name, value in objective.named_parameters()}
-    return moved, start.whitening().matrix
+    return moved, matrix_of(start)
+
+
+def matrix_of(start) -> torch.Tensor:
+    return start.precondition(shared=True).matrix
 
 
 def rows_back(moved: torch.Tensor, times: float) -> torch.Tensor:
@@ -73,14 +76,14 @@ def test_pace_of_the_last_layer_is_that_of_its_logits():
     """Where they are 3 times as large, what is to be learned is, too."""
     classifier = network()
     before = measure_start(classifier, LABELLED, 0)
-    small = before.whitening().matrix
+    small = matrix_of(before)
     with torch.no_grad():
         for parameter in classifier.model.head.parameters():
             parameter.mul_(3)
     start = measure_start(classifier, LABELLED, 0)
     larger = float(start.logsumexp.std() / before.logsumexp.std())
     assert larger > 2
-    torch.testing.assert_close(start.whitening().matrix, larger * small)
+    torch.testing.assert_close(matrix_of(start), larger * small)
 
 
 def test_logits_that_are_all_the_same_have_a_pace():
@@ -88,7 +91,7 @@ def test_logits_that_are_all_the_same_have_a_pace():
     torch.nn.init.zeros_(classifier.model.head.weight)
     start = measure_start(classifier, LABELLED, 0)
     assert float(start.logsumexp.std()) == 0
-    assert torch.linalg.eigvalsh(start.whitening().matrix).min() > 0
+    assert torch.linalg.eigvalsh(matrix_of(start)).min() > 0
 
 
 def test_step_of_the_last_layer_is_in_white_coordinates_and_all_others_are_as_they_were():
@@ -111,24 +114,25 @@ def test_clip_counts_the_length_in_white_coordinates():
 def test_clip_counts_the_rows_and_the_vector_that_they_share():
     classifier = network()
     objective = wildood.Woods().objective(classifier, measure_start(classifier, LABELLED, 0))
-    weight, matrix = objective.whitening.weight, objective.whitening.matrix
+    weight, matrix = objective.precondition.weight, objective.precondition.matrix
     gradient = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)) + 1.0
     weight.grad = gradient.clone()
     rows, shared = gradient @ matrix, (gradient @ matrix).sum(0)
     length = float(rows.square().sum() + shared.square().sum()) ** 0.5
-    clip_gradient(objective, length / 2)
+    for transform in gradient_transforms(objective, replace(PLAIN, clip=length / 2)):
+        transform()
     torch.testing.assert_close(weight.grad, (rows + shared) @ matrix / 2, rtol=1e-3, atol=1e-5)
 
 
 def test_answers_teach_nothing_to_the_vector_that_the_rows_share():
     classifier = network()
-    whiten = measure_start(classifier, LABELLED, 0).whitening()
+    whiten = Preconditioner(measure_start(classifier, LABELLED, 0).precondition(shared=True))
     x, y = torch.as_tensor(LABELLED.examples), torch.as_tensor(LABELLED.labels)
     logits = classifier(x).logits
-    (F.cross_entropy(logits, y) + Answers(network())(x, 2 * logits)).backward()
-    before = whiten.weight.grad.clone()
+    (F.cross_entropy(logits, y) + Distillation(network(), weight=1.0)(x, 2 * logits)).backward()
+    before = whiten.layer.weight.grad.clone()
     whiten()
-    torch.testing.assert_close(whiten.weight.grad, before @ whiten.matrix)
+    torch.testing.assert_close(whiten.layer.weight.grad, before @ whiten.layer.matrix)
 
 
 def test_head_of_woods_alt_is_trained_in_white_coordinates_of_its_features():
@@ -136,15 +140,15 @@ def test_head_of_woods_alt_is_trained_in_white_coordinates_of_its_features():
     classifier = Classifier(model, tap=tap_features(model, torch.zeros(1, 2), None))
     start = measure_start(classifier, LABELLED, 0)
     objective = wildood.WoodsAlt().objective(classifier, start)
-    assert objective.whitening.weight is objective.score.head.layers[0].weight
-    assert torch.equal(objective.whitening.matrix, start.moments.matrix())
-    assert not objective.whitening.shared
+    assert objective.precondition.weight is objective.score.head.layers[0].weight
+    assert torch.equal(objective.precondition.matrix, start.moments.matrix())
+    assert not objective.precondition.shared
 
 
 def test_head_on_features_that_are_not_the_last_layers_is_trained_as_it_is():
     model = network().model
     classifier = Classifier(model, tap=tap_features(model, torch.zeros(1, 2), None, name="body.0"))
-    assert wildood.WoodsAlt().objective(classifier, measure_start(classifier, LABELLED, 0)).whitening is None
+    assert wildood.WoodsAlt().objective(classifier, measure_start(classifier, LABELLED, 0)).precondition is None
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
@@ -162,16 +166,13 @@ def test_head_is_trained_in_white_coordinates_where_the_last_layer_is_not_traine
     classifier = Classifier(model, tap=tap_features(model, torch.zeros(1, 2), None))
     classifier.model.head.requires_grad_(requires_grad=False)
     start = measure_start(classifier, LABELLED, 0)
-    assert start.whitening() is None
-    assert wildood.WoodsAlt().objective(classifier, start).whitening is not None
+    assert start.precondition(shared=True) is None
+    assert wildood.WoodsAlt().objective(classifier, start).precondition is not None
 
 
-def test_a_model_that_is_trained_as_it_is_says_so(caplog):
-    caplog.set_level("INFO", "wildood")
-    start = measure_start(network(), LABELLED, 0)
-    assert start.whitening() is not None
-    assert not caplog.messages
-    assert start._replace(moments=None).whitening() is None
-    assert caplog.messages == [
-        "the last layer is trained as it is, without white coordinates: it may catch less (docs/method.md)"
-    ]
+def test_a_model_without_a_layer_to_precondition_is_warned_of_and_recorded(caplog):
+    model, x, y = torch.nn.Sequential(network().model, torch.nn.Tanh()), LABELLED.examples, LABELLED.labels
+    detector = wildood.fit(model, (x, y), x, schedule=replace(PLAIN, steps=2), alpha=0.2, verbose=False)
+    assert [line for line in caplog.messages if line.startswith("precondition='shared' needs a trained nn.Linear")]
+    derived = detector.record["derived"]
+    assert (derived["precondition"], derived["distillation"], derived["lambda2"]) == ("none", 0.0, 1.0)

@@ -9,8 +9,8 @@ from torch import nn
 from wildood import Schedule
 from wildood.data.files import dump_state, load_state
 from wildood.methods.cross_entropy import CrossEntropyObjective
+from wildood.methods.csi import Lars
 from wildood.models.classifier import Classifier
-from wildood.train.optimisers import Lars, optimiser_of
 
 DECAY, LR, MOMENTUM = 0.1, 0.5, 0.9
 
@@ -82,25 +82,26 @@ def test_what_a_checkpoint_holds_goes_on_with_the_same_bits():
 
 def test_an_objective_chooses_its_optimiser_and_lars_spares_what_must_not_decay():
     class Choosy(CrossEntropyObjective):
-        optimiser = "lars"
+        def optimiser(self, schedule):
+            return Lars(self.parameter_groups(), schedule.lr, schedule.momentum, schedule.weight_decay)
 
         def without_decay(self):
             return [self.classifier.model.bias]
 
     network, schedule = nn.Linear(2, 3), Schedule(steps=1, weight_decay=0.25)
-    found = optimiser_of(Choosy(Classifier(network)), schedule)
+    found = Choosy(Classifier(network)).optimiser(schedule)
     assert type(found) is Lars
     assert [(group["decay"], group["weight_decay"], group["nesterov"]) for group in found.param_groups] == [
         (0.25, 0.0, False),
         (0.0, 0.0, False),
     ]
     assert found.param_groups[1]["params"][0] is network.bias
-    plain = optimiser_of(CrossEntropyObjective(Classifier(network)), schedule)
+    plain = CrossEntropyObjective(Classifier(network)).optimiser(schedule)
     assert type(plain) is torch.optim.SGD
     assert plain.param_groups[0]["nesterov"]
 
 
 def test_a_schedule_without_momentum_is_plain_sgd():
     network = nn.Linear(2, 3)
-    (group,) = optimiser_of(CrossEntropyObjective(Classifier(network)), Schedule(steps=1, momentum=0.0)).param_groups
+    (group,) = CrossEntropyObjective(Classifier(network)).optimiser(Schedule(steps=1, momentum=0.0)).param_groups
     assert (group["momentum"], group["nesterov"]) == (0.0, False)

@@ -5,11 +5,18 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
+from wildood.methods.objective import Precondition
 from wildood.models.classifier import Classifier
+from wildood.models.moments import EXAMPLES, FULL, LEAST_RIDGE, MEAN_SQUARE, WIDEST, moments_of, whitening_matrix
 from wildood.models.small import MLP
-from wildood.models.whitening import EACH, EXAMPLES, FULL, LEAST, WIDEST, moments_of, whitener
+from wildood.train.transforms import Preconditioner
 
 SOME = torch.linspace(-1, 1, 8).view(4, 2)
+
+
+def precondition(moments, *, mean_square=MEAN_SQUARE):
+    """The preconditioner of the layer itself, with a shared direction."""
+    return Preconditioner(Precondition(moments.layer.weight, moments.matrix(mean_square / moments.scale**2), shared=True))
 
 
 def network(last: nn.Module) -> Classifier:
@@ -114,7 +121,7 @@ def test_a_layer_that_cannot_be_made_white_is_left_alone(classifier):
     some = SOME[:, :, None] if isinstance(next(classifier.model.children()), nn.Conv1d) else SOME
     with moments_of(classifier, some[:2]) as moments:
         classifier(some)
-    assert moments is None or moments.whitening() is None
+    assert moments is None or not moments.layer.weight.requires_grad
 
 
 def test_moments_are_those_of_all_that_the_layer_has_taken():
@@ -125,7 +132,7 @@ def test_moments_are_those_of_all_that_the_layer_has_taken():
     classifier(SOME)  # which is seen no more
     assert moments.count == 4
     torch.testing.assert_close(moments.total, (SOME.T @ SOME).double())
-    assert moments.whitening().weight is classifier.model.last.weight
+    assert moments.layer.weight is classifier.model.last.weight
 
 
 def test_layer_that_is_called_by_name_is_seen():
@@ -146,10 +153,10 @@ def test_a_weight_of_half_precision_has_a_gradient_of_half_precision():
     with moments_of(Classifier(layer), SOME[:2]) as moments:
         layer(1e-3 * SOME.bfloat16()).sum().backward()
     before = layer.weight.grad.clone()
-    whiten = moments.whitening()
+    whiten = precondition(moments)
     whiten()
     assert layer.weight.grad.dtype == torch.bfloat16
-    white = before.float() @ whiten.matrix
+    white = before.float() @ whiten.layer.matrix
     torch.testing.assert_close(layer.weight.grad.float(), white + white.mean(0), rtol=0.01, atol=0.0)  # √(1 + 3) times
 
 
@@ -157,7 +164,7 @@ def test_features_that_are_not_finite_are_left_as_they_are():
     classifier = Classifier(MLP(2, 3))
     with moments_of(classifier, SOME[:1]) as moments:
         classifier(SOME / 0)
-    assert moments.whitening() is None
+    assert moments.matrix() is None
 
 
 MANY = 1_000_000
@@ -165,40 +172,42 @@ MANY = 1_000_000
 
 def stretches(*mean_squares: float, count: int = MANY) -> list[float]:
     """By what the gradient along each of some features that do not depend on each other is multiplied."""
-    root = whitener(torch.diag(torch.tensor(mean_squares).double()), count)
+    root = whitening_matrix(torch.diag(torch.tensor(mean_squares).double()), count)
     matrix = root @ root
     torch.testing.assert_close(matrix, torch.diag(matrix.diag()))
     return matrix.diag().tolist()
 
 
 def test_each_direction_is_divided_by_its_mean_square():
-    ridge = 4 * LEAST
-    assert stretches(1.0, 4.0, 0.25) == pytest.approx([EACH / (1 + ridge), EACH / (4 + ridge), EACH / (0.25 + ridge)])
+    ridge = 4 * LEAST_RIDGE
+    assert stretches(1.0, 4.0, 0.25) == pytest.approx(
+        [MEAN_SQUARE / (1 + ridge), MEAN_SQUARE / (4 + ridge), MEAN_SQUARE / (0.25 + ridge)]
+    )
 
 
 def test_many_features_move_less_each():
-    assert stretches(*[2.0] * 256) == pytest.approx([EACH * FULL / 256 / 2] * 256)
+    assert stretches(*[2.0] * 256) == pytest.approx([MEAN_SQUARE * FULL / 256 / 2] * 256)
 
 
 def test_features_that_are_never_there_change_nothing():
-    assert stretches(*[2.0] * 60, *[0.0] * 200)[:60] == pytest.approx([EACH / 2 / (1 + LEAST)] * 60)
+    assert stretches(*[2.0] * 60, *[0.0] * 200)[:60] == pytest.approx([MEAN_SQUARE / 2 / (1 + LEAST_RIDGE)] * 60)
 
 
 def test_short_directions_are_stretched_no_further_than_the_least():
-    assert stretches(1.0, 0.0)[1] == pytest.approx(EACH / LEAST)
+    assert stretches(1.0, 0.0)[1] == pytest.approx(MEAN_SQUARE / LEAST_RIDGE)
 
 
 def test_features_that_are_all_zero_have_a_matrix():
-    assert stretches(0.0, 0.0) == pytest.approx([EACH] * 2)
+    assert stretches(0.0, 0.0) == pytest.approx([MEAN_SQUARE] * 2)
 
 
 def test_matrix_is_the_inverse_of_the_second_moment():
     features = torch.randn(500, 6, generator=torch.Generator().manual_seed(0)).double()
     moment = features.T @ features / 500
-    ridge = LEAST * torch.linalg.eigvalsh(moment)[-1] * torch.eye(6)
-    root = whitener(moment, MANY)
+    ridge = LEAST_RIDGE * torch.linalg.eigvalsh(moment)[-1] * torch.eye(6)
+    root = whitening_matrix(moment, MANY)
     torch.testing.assert_close(root, root.T)
-    torch.testing.assert_close(root @ root, EACH * torch.linalg.inv(moment + ridge))
+    torch.testing.assert_close(root @ root, MEAN_SQUARE * torch.linalg.inv(moment + ridge))
 
 
 @pytest.mark.parametrize(("count", "directions"), [(10 * EXAMPLES, 10), (2 * EXAMPLES, 2), (EXAMPLES // 10, 1)])
@@ -219,7 +228,7 @@ def test_steps_do_not_depend_on_the_scale_of_the_features():
             layer.weight.div_(scale)
         with moments_of(Classifier(layer), features[:1]) as moments:
             layer(scale * features)
-        whiten = moments.whitening()
+        whiten = precondition(moments)
         optimiser = torch.optim.SGD(layer.parameters(), lr=0.01, momentum=0.9)
         for _ in range(5):
             optimiser.zero_grad()
@@ -268,7 +277,7 @@ def test_steps_of_the_weight_do_not_depend_on_a_temperature():
         with moments_of(Classifier(model), features[:2]) as moments:
             model(features)
         assert moments.scale == pytest.approx(1 / scale)
-        whiten = moments.whitening()
+        whiten = precondition(moments)
         optimiser = torch.optim.SGD([model[0].weight], lr=0.01)
         model(features).logsumexp(1).square().mean().backward()
         whiten()
@@ -290,7 +299,7 @@ def test_a_layer_of_zeros_makes_logits():
     with moments_of(Classifier(layer), SOME[:2]) as moments:
         layer(SOME)
     assert moments.scale == 1.0
-    assert moments.whitening() is not None
+    assert moments.matrix() is not None
 
 
 def test_a_step_is_that_of_the_rows_and_of_a_vector_that_they_share():
@@ -299,13 +308,13 @@ def test_a_step_is_that_of_the_rows_and_of_a_vector_that_they_share():
     layer = nn.Linear(5, 4)
     with moments_of(Classifier(layer), features[:1]) as moments:
         layer(features)
-    whiten = moments.whitening()
+    whiten = precondition(moments)
     start = layer.weight.detach().clone()
     rows, shared = torch.zeros(4, 5, requires_grad=True), torch.zeros(5, requires_grad=True)
-    weight = start + (rows + shared) @ whiten.matrix
+    weight = start + (rows + shared) @ whiten.layer.matrix
     (features @ weight.T + layer.bias.detach()).logsumexp(1).square().mean().backward()
     with torch.no_grad():
-        expected = start - 0.01 * (rows.grad + shared.grad) @ whiten.matrix
+        expected = start - 0.01 * (rows.grad + shared.grad) @ whiten.layer.matrix
     optimiser = torch.optim.SGD([layer.weight], lr=0.01)
     layer(features).logsumexp(1).square().mean().backward()
     whiten()
@@ -318,5 +327,5 @@ def test_a_layer_without_a_gradient_is_passed_over():
     layer = nn.Linear(2, 3)
     with moments_of(Classifier(layer), SOME[:1]) as moments:
         layer(SOME)
-    moments.whitening()()
+    precondition(moments)()
     assert layer.weight.grad is None

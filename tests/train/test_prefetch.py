@@ -1,14 +1,12 @@
 """Batches drawn ahead in a thread: the same training, bit by bit, and the same resumption."""
 
-import functools
-
 import numpy as np
 import pytest
 import torch
 
 import wildood
-from wildood.detect import fit as fitting
 from wildood.models.small import MLP
+from wildood.train import checkpoint
 from wildood.train.batches import Prefetch
 
 SCHEDULE = wildood.Schedule(steps=9, batch=16)
@@ -47,24 +45,26 @@ class StoppedError(Exception):
 def test_a_run_on_mapped_data_that_was_stopped_goes_on_to_the_same_bits(arrays, tmp_path, monkeypatch, at):
     _, mapped, y = arrays
     expected = weights(fitted(mapped, y))
-    training = functools.partial(fitting.Training, checkpoint_seconds=0.0)
+    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
+    steps = []
 
-    def stop(step, _):
-        if step == at + 1:
-            raise StoppedError
+    class Watch(wildood.Callback):
+        def on_step_end(self, training):
+            steps.append(training.steps)
+            if steps == list(range(1, at + 2)):
+                raise StoppedError
 
-    monkeypatch.setattr(fitting, "Training", functools.partial(training, on_step=stop))
     with pytest.raises(StoppedError):
-        fitted(mapped, y, run_dir=tmp_path / "run")
-    seen = []
-    monkeypatch.setattr(fitting, "Training", functools.partial(training, on_step=lambda step, _: seen.append(step)))
-    assert weights(fitted(mapped, y, run_dir=tmp_path / "run")).equal(expected)
-    assert seen == list(range(at + 1, 10))
+        fitted(mapped, y, run_dir=tmp_path / "run", callbacks=[Watch()])
+    del steps[:]
+    assert weights(fitted(mapped, y, run_dir=tmp_path / "run", callbacks=[Watch()])).equal(expected)
+    assert steps == list(range(at + 1, 10))
 
 
 def test_an_error_in_the_thread_is_raised_where_the_batch_is_taken():
-    def draw():
-        raise OSError("the disk is gone")
+    class Gone:
+        def draw(self):
+            raise OSError("the disk is gone")
 
-    with Prefetch(draw, dict) as ahead, pytest.raises(OSError, match="the disk is gone"):
-        ahead.take()
+    with Prefetch(Gone()) as batches, pytest.raises(OSError, match="the disk is gone"):
+        batches.draw()

@@ -1,0 +1,133 @@
+"""Second moments of the features that a classifier's last layer takes, and the matrix that whitens them.
+
+A few directions of a network's features are long, and what tells OOD from ID is often in short ones: a learning rate that
+the long ones stand hardly moves those. M = s (E φφᵀ + δ)^(-1/2), φ the features, maps them to whitened features in which all
+directions are equally long. The preconditioner (`train/transforms.py`) trains a layer in these coordinates.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wildood.models.classifier import Classifier, evaluating, logits_of
+from wildood.models.features import last_linear
+
+MEAN_SQUARE = 32.0  # of a whitened feature, for outputs from -1 to 1: suits the default learning rate
+FULL = 64  # directions of features that are learned at the full learning rate; of more of them, each at less
+LEAST_RIDGE = 1e-3  # of the largest mean square, so that no direction is blown up
+EXAMPLES = 50  # for each direction that is whitened
+WIDEST = 2048  # features: more take long to whiten
+
+
+class Moments:
+    """The sum of φφᵀ over the features φ that a linear layer has taken, one vector for each example.
+
+    Attributes:
+        layer: the linear layer.
+        scale: the logits are so many times its output.
+        count: the number of vectors.
+        total: the sum.
+    """
+
+    def __init__(self, layer: nn.Linear, scale: float = 1.0) -> None:
+        self.layer, self.scale = layer, scale
+        self.count = 0
+        self.total = torch.zeros((layer.in_features,) * 2, dtype=torch.float64)
+
+    def add(self, _layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Count the features of a forward pass: a hook before the layer."""
+        features: Tensor = inputs[0] if inputs else named["input"]
+        with torch.autocast(features.device.type, enabled=False):
+            features = features.detach().float()
+            self.total += (features.T @ features).cpu()
+        self.count += len(features)
+
+    def matrix(self, mean_square: float = MEAN_SQUARE) -> Tensor | None:
+        """M, in float32; None if there was no vector, or one that is not finite."""
+        if not self.count or not bool(self.total.isfinite().all()):
+            return None
+        matrix = whitening_matrix(self.total / self.count, self.count, mean_square)
+        return matrix.to(self.layer.weight.device, torch.float32)
+
+
+@contextmanager
+def moments_of(classifier: Classifier, some: Tensor) -> Iterator[Moments | None]:
+    """The moments at the layer that makes the logits, over the forward passes inside the block.
+
+    `some` raw examples are used to find the layer. The block gets None if no linear layer makes the logits.
+
+    >>> classifier = Classifier(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 4)))
+    >>> with moments_of(classifier, torch.zeros(2, 2)) as moments:
+    ...     _ = classifier(torch.ones(10, 2))
+    >>> moments.count, moments.matrix().shape
+    (10, torch.Size([3, 3]))
+    """
+    moments = _find_layer(classifier, some)
+    if moments is None:
+        yield None
+        return
+    handle = moments.layer.register_forward_pre_hook(moments.add, with_kwargs=True)
+    try:
+        yield moments
+    finally:
+        handle.remove()
+
+
+def _find_layer(classifier: Classifier, some: Tensor) -> Moments | None:
+    """The last linear layer, if it makes the logits in its only call, has a weight of its own and few enough features.
+
+    The logits may be a multiple of its output, as in a classifier that was calibrated by a temperature.
+    """
+    model = classifier.model
+    outputs: list[Tensor] = []
+    with evaluating(classifier):
+        batch = classifier.prepare(some)
+        name = last_linear(model, batch)
+        if name is None:
+            return None
+        layer = model.get_submodule(name)
+        # A copy: a model may divide the output in place.
+        handle = layer.register_forward_hook(lambda _layer, _inputs, output: outputs.append(output.clone()))
+        try:
+            logits = logits_of(model(batch))
+        finally:
+            handle.remove()
+    output = outputs[-1]
+    if not isinstance(layer, nn.Linear) or layer.in_features > WIDEST or len(outputs) > 1:
+        return None
+    uses = [each for _, each in model.named_parameters(remove_duplicate=False) if each is layer.weight]
+    if output.shape != logits.shape or len(uses) != 1:
+        return None
+    tolerance = max(1e-5, torch.finfo(output.dtype).eps)
+    output, logits = output.cpu().double(), logits.cpu().double()
+    scale = float((output * logits).sum() / output.square().sum()) if bool(output.any()) else 1.0
+    return Moments(layer, scale) if scale and torch.allclose(scale * output, logits, rtol=tolerance) else None
+
+
+def whitening_matrix(second_moment: Tensor, count: int, mean_square: float = MEAN_SQUARE) -> Tensor:
+    """M = s (E φφᵀ + δ)^(-1/2), from E φφᵀ over `count` examples; about 0, since a layer multiplies features as they are.
+
+    s² is `mean_square`, that of a whitened feature; less if there are more than `FULL` directions.
+
+    δ leaves as many directions as the data can bear: Σ_i v_i / (v_i + δ), v_i the mean square of a direction, is at most one
+    for every `EXAMPLES` examples. At one learning rate, more of them would be learned by heart.
+
+    >>> whitening_matrix(torch.diag(torch.tensor([4.0, 1.0])), count=1_000_000) ** 2 / MEAN_SQUARE
+    tensor([[0.2498, 0.0000],
+            [0.0000, 0.9960]])
+    """
+    values, vectors = torch.linalg.eigh(second_moment)
+    values = values.clamp(min=0)
+    ridge = float(LEAST_RIDGE * values[-1]) or 1.0  # 1: all features are 0
+    while _directions(values, ridge) > max(1.0, count / EXAMPLES):
+        ridge *= 1.1
+    square = mean_square * min(1.0, FULL / max(1.0, _directions(values, ridge)))
+    matrix: Tensor = vectors * (square / (values + ridge)).sqrt() @ vectors.T
+    return matrix
+
+
+def _directions(values: Tensor, ridge: float) -> float:
+    return float((values / (values + ridge)).sum())
