@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from variants import PreconditionedLogistic
 
 import wildood
 from wildood.data.validation import labelled_source, unlabelled_source
@@ -30,7 +29,7 @@ def measured(model: nn.Module, parts: Parts, method: wildood.EnergyLogistic, see
     classifier, _ = copy_classifier(model, labelled, SPEC, None, uses_features=False)
     objective = method.objective(classifier, measure_start(classifier, labelled, seed))
     schedule = replace(wildood.Schedule.as_published(), epochs=None, steps=STEPS, milestones=())
-    Training(objective, labelled, parts.wild, schedule, seed, keep="last").train()
+    Training(objective, labelled, parts.wild, schedule, seed).train()
 
     def scored(outputs: Outputs) -> torch.Tensor:
         return torch.stack([objective.score(outputs), outputs.logits.argmax(1)], dim=1)
@@ -50,7 +49,7 @@ def main() -> None:
     arguments = parser.parse_args()
     model = resnet20(arguments.data_root)
     methods = {
-        "with our preconditioner": PreconditionedLogistic(arguments.weight),
+        "with our preconditioner": wildood.EnergyLogistic(arguments.weight, precondition="shared"),
         "EnergyLogistic()": wildood.EnergyLogistic(arguments.weight),
         "EnergyLogistic.as_published()": wildood.EnergyLogistic.as_published(arguments.weight),
     }

@@ -27,7 +27,7 @@ from wildood.detect.checks import copy_classifier
 from wildood.methods.objective import Batch
 from wildood.methods.schedule import Schedule
 from wildood.models.resnet import ResNet20
-from wildood.train.batches import Prefetch
+from wildood.train.distributed import OneProcess
 from wildood.train.loop import Training
 from wildood.train.monitor import measure_start
 
@@ -57,7 +57,7 @@ class _Resident:
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
 
-    def take(self) -> Batch:
+    def draw(self) -> Batch:
         return self.batch
 
 
@@ -71,16 +71,17 @@ def train(path: Path) -> None:
     objective = Woods().objective(classifier, measure_start(classifier, known, seed=0))
     wild, _ = WildPool(open_images(path)).set_aside(0.1, seed=0)
     training = Training(objective, known, wild, Schedule(steps=10_000), seed=0)
+    training.terms = OneProcess(objective)
     resident = training.batches.draw()
     seconds: dict[str, list[float]] = {"source": [], "resident": []}
-    with Prefetch(training.batches.draw, training.batches.state_dict) as from_source, path.open("rb") as file:
+    with training.batches as from_source, path.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # from the disk, not from what was just written
         for block in range(BLOCKS):
-            for kind, ahead in (("source", from_source), ("resident", _Resident(resident))):
-                training.ahead = ahead  # type: ignore[assignment]
+            for kind, batches in (("source", from_source), ("resident", _Resident(resident))):
+                training.batches = batches  # type: ignore[assignment]
                 began = time.perf_counter()
                 for _ in range(STEPS):
-                    training._one_step()  # noqa: SLF001 - the two ways to get a batch are what is measured
+                    training.step()
                 if block:  # the first is for warming up
                     seconds[kind].append(time.perf_counter() - began)
     ratio = median(resident / source for source, resident in zip(seconds["source"], seconds["resident"], strict=True))

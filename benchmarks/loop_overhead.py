@@ -28,11 +28,12 @@ from wildood.models.classifier import Classifier
 from wildood.models.resnet import ResNet20
 from wildood.models.small import MLP
 from wildood.models.wide_resnet import WideResNet
-from wildood.train.checkpoint import RunDirectory
+from wildood.train.callbacks import Callback
+from wildood.train.checkpoint import Checkpoint, RunDirectory
 from wildood.train.lagrangian import AugmentedLagrangian
 from wildood.train.loop import Training
 from wildood.train.monitor import Monitor, measure_start
-from wildood.train.optimisers import clip_gradient, optimiser_of
+from wildood.train.transforms import gradient_transforms
 
 BLOCK_SECONDS, BLOCKS, WARM_UP = 0.5, 10, 2  # a block is as many steps as take so long; so many at least; not counted
 
@@ -49,20 +50,22 @@ class Bare:
     def __post_init__(self) -> None:
         self.objective = copy.deepcopy(self.objective).train()
         self.lagrangian = AugmentedLagrangian(self.objective.duals)
-        self.optimiser = optimiser_of(self.objective, self.schedule)
+        self.optimiser = self.objective.optimiser(self.schedule)
+        self.transforms = gradient_transforms(self.objective, self.schedule)
 
     def step(self) -> None:
-        """Forward, objective, backward, and the step with the schedule's clip."""
+        """Forward, objective, backward, gradient transforms, and the step."""
         loss = self.lagrangian(self.objective(self.batch))
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        clip_gradient(self.objective, self.schedule.clip)
+        for transform in self.transforms:
+            transform()
         self.optimiser.step()
 
 
 @dataclass
-class Alternating:
-    """Called after each step of a run: times blocks of them, and after each block as many bare steps."""
+class Alternating(Callback):
+    """Times blocks of steps of a run, and after each block as many bare steps."""
 
     bare: Bare
     block: int
@@ -70,9 +73,9 @@ class Alternating:
     bare_seconds: list[float] = field(default_factory=list)
     began: float | None = None
 
-    def __call__(self, step: int, _objective: Objective) -> None:
-        """After a step."""
-        if step % self.block:
+    def on_step_end(self, training: Training) -> None:
+        """Time the block that ends with this step."""
+        if training.steps % self.block:
             return
         now = time.perf_counter()
         if self.began is not None:
@@ -119,7 +122,7 @@ def measure(name: str, model: nn.Module, spec: InputSpec | None, seconds: float)
     schedule = wildood.Schedule(steps=blocks * block)
     with tempfile.TemporaryDirectory() as place:
         run = RunDirectory(Path(place), {})
-        training = Training(objective, source, kept, schedule, 0, monitor=None, run=run, on_step=alternating)
+        training = Training(objective, source, kept, schedule, 0, [alternating, Checkpoint(run)])
         training.train()
     ratios = alternating.ratios()
     bare_step = statistics.median(alternating.bare_seconds) / block

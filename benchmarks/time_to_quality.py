@@ -29,9 +29,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from torch import nn
-from variants import Algorithm1, NotShared, NotWhite, Paced, Priced, StartedMet
 
 import wildood
+from wildood import Woods
 from wildood.data.files import write_atomically
 from wildood.data.validation import labelled_source, unlabelled_source
 from wildood.data.wild import WildMixture
@@ -39,8 +39,8 @@ from wildood.detect.checks import copy_classifier
 from wildood.evaluate.metrics import accuracy, fpr_at_tpr
 from wildood.experiments.cifar10 import PI, SPEC, cifar10, resnet20
 from wildood.experiments.parts import Parts
-from wildood.methods.objective import Objective
 from wildood.models.classifier import Outputs, each_output
+from wildood.train.callbacks import Callback
 from wildood.train.loop import Training
 from wildood.train.monitor import full_constraints, measure_start
 
@@ -60,6 +60,17 @@ class Look:
     false_alarm: float
 
 
+class LookAfterStep(Callback):
+    """Call a function with the number of each step."""
+
+    def __init__(self, look: Callable[[int], None]) -> None:
+        self.look = look
+
+    def on_step_end(self, training: Training) -> None:
+        """Look."""
+        self.look(training.steps)
+
+
 def curve(
     model: nn.Module, parts: Parts, method: wildood.Woods, schedule: wildood.Schedule, seed: int, every: int
 ) -> list[Look]:
@@ -75,7 +86,7 @@ def curve(
     def scored(outputs: Outputs) -> torch.Tensor:
         return torch.stack([objective.score(outputs), outputs.logits.argmax(1)], dim=1)
 
-    def look(step: int, _objective: Objective) -> None:
+    def look(step: int) -> None:
         nonlocal trained, began
         if step % every:
             return
@@ -88,8 +99,8 @@ def curve(
         began = time.perf_counter()
 
     began = time.perf_counter()
-    look(0, objective)
-    Training(objective, labelled, parts.wild, schedule, seed, keep="last", on_step=look).train()
+    look(0)
+    Training(objective, labelled, parts.wild, schedule, seed, [LookAfterStep(look)]).train()
     return looks
 
 
@@ -208,30 +219,31 @@ def main() -> None:
         return [(replace(published, steps=arguments.steps or max(100, *lengths_of(ood))), arguments.every)]
 
     recipes: dict[str, tuple[wildood.Woods, Callable[[str], list[tuple[wildood.Schedule, int]]]]] = {
-        "Woods": (wildood.Woods(), ends()),
-        "as_published": (wildood.Woods.as_published(), one_run),
-        "Algorithm1": (Algorithm1(), one_run),
+        "Woods": (Woods(), ends()),
+        "as_published": (Woods.as_published(), one_run),
+        "Algorithm1": (Woods.algorithm1(), one_run),
         # The ablation: one thing otherwise, or several.
-        "not-white": (NotWhite(weight=1.0), ends()),  # what a model has whose last layer cannot be made white
-        "not-white-lambda2-0": (NotWhite(), ends()),
-        "not-white-price-0.4": (NotWhite(price=0.4), ends()),
-        "not-white-price-1": (NotWhite(price=1.0), ends()),
-        "not-shared": (NotShared(), ends()),
-        "pace-2": (Paced(times=2.0), ends()),
-        "pace-4": (Paced(times=4.0), ends()),
-        "before": (NotShared(times=4.0, price=0.4), ends()),  # the recipe before that vector
-        "no-price": (Priced(), ends()),
-        "price-0.4": (Priced(price=0.4), ends()),
-        "price-2": (Priced(price=2.0), ends()),
-        "lambda2-1": (Priced(price=1.0, weight=1.0), ends()),
-        "no-price-lambda2-1": (Priced(weight=1.0), ends()),
-        "lr-0.06": (wildood.Woods(), ends(lr=0.06)),
-        "met-start": (StartedMet(), ends()),
-        "cosine": (wildood.Woods(), ends(decay="cosine")),
-        "lr-0.01": (wildood.Woods(), ends(lr=0.01)),
-        "batch-128": (wildood.Woods(), ends(batch=128, lr=0.015)),
-        "no-clip": (wildood.Woods(), ends(clip=0.0)),
-        "augmented": (wildood.Woods(), ends(augment=True)),
+        "not-white": (Woods(precondition="none"), ends()),  # what a model has that cannot be preconditioned
+        "not-white-lambda2-0": (Woods(precondition="none", lambda2=0.0), ends()),
+        "not-white-price-0.4": (Woods(precondition="none", distillation=0.4), ends()),
+        "not-white-price-1": (Woods(precondition="none", distillation=1.0), ends()),
+        "not-shared": (Woods(precondition="rows", distillation=1.0), ends()),
+        "pace-2": (Woods(precondition_scale=2.0), ends()),
+        "pace-4": (Woods(precondition_scale=4.0), ends()),
+        # the recipe before the shared direction
+        "before": (Woods(precondition="rows", precondition_scale=4.0, distillation=0.4), ends()),
+        "no-price": (Woods(distillation=0.0, lambda2=0.0), ends()),
+        "price-0.4": (Woods(distillation=0.4), ends()),
+        "price-2": (Woods(distillation=2.0), ends()),
+        "lambda2-1": (Woods(lambda2=1.0), ends()),
+        "no-price-lambda2-1": (Woods(distillation=0.0), ends()),
+        "lr-0.06": (Woods(), ends(lr=0.06)),
+        "met-start": (Woods(logit_start="constraint"), ends()),
+        "cosine": (Woods(), ends(decay="cosine")),
+        "lr-0.01": (Woods(), ends(lr=0.01)),
+        "batch-128": (Woods(), ends(batch=128, lr=0.015)),
+        "no-clip": (Woods(), ends(clip=0.0)),
+        "augmented": (Woods(), ends(augment=True)),
         "WoodsAlt": (wildood.WoodsAlt(), ends()),
     }
     if not set(arguments.only) <= recipes.keys():
