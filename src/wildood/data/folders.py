@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from wildood.data.array_files import names_arrays, open_arrays
 from wildood.data.files import data_root, open_plain
-from wildood.data.image_cache import Listed, Listing, open_decoded
+from wildood.data.image_cache import Listed, Listing, open_cached
 from wildood.data.images import Framing, How, Images
 from wildood.errors import InputError, as_utf8
 from wildood.settings import check_flag, check_integer, check_path
@@ -378,7 +378,7 @@ def open_images(
     listing, root = listing_of(path), data_root(cache)
     if isinstance(listing, Folder) and listing.classes and _shows_in(root.resolve(), listing.root.resolve()):
         raise InputError(f"{root} lies in {path}, where it would count as a class: give another cache= (--data-root)")
-    return open_decoded(listing, framing, root, skip_broken=skip_broken, workers=threads)
+    return open_cached(listing, framing, root, skip_broken=skip_broken, workers=threads)
 
 
 def listing_of(path: str | Path) -> Listing:
