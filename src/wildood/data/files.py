@@ -14,19 +14,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from filelock import lock_descriptor
 from platformdirs import user_cache_dir
 from safetensors import SafetensorError
-from safetensors.torch import load as parse_tensors
-from safetensors.torch import save as serialise_tensors
-from torch import Tensor
 
 from wildood.errors import InputError, as_utf8
 from wildood.settings import check_path
 
+if TYPE_CHECKING:  # `wildood data list` starts without torch
+    from torch import Tensor
+
+PICTURES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
 _LOGGER = logging.getLogger("wildood")
 
 
@@ -201,21 +202,25 @@ def digest(content: bytes | memoryview) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def dump_tensors(tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
+def dump_tensors(tensors: dict[str, "Tensor"], metadata: dict[str, str] | None = None) -> bytes:
     """Named tensors as a safetensors file; tensors that share memory are written separately.
 
     >>> import torch
     >>> load_tensors(dump_tensors({"a": torch.tensor([1, 2])}))
     {'a': tensor([1, 2])}
     """
+    from safetensors.torch import save  # noqa: PLC0415 - imports torch
+
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    return serialise_tensors(copies, metadata)
+    return save(copies, metadata)
 
 
-def load_tensors(content: bytes) -> dict[str, Tensor]:
+def load_tensors(content: bytes) -> dict[str, "Tensor"]:
     """The tensors of a safetensors file; a torn file is refused."""
+    from safetensors.torch import load  # noqa: PLC0415 - imports torch
+
     try:
-        return parse_tensors(content)
+        return load(content)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise DamagedFileError("not a whole safetensors file") from error
 
@@ -254,12 +259,14 @@ def load_state(content: bytes) -> Any:
         raise DamagedFileError("not a file that wildood wrote") from error
 
 
-def _digest(skeleton: str, tensors: dict[str, Tensor]) -> str:
+def _digest(skeleton: str, tensors: dict[str, "Tensor"]) -> str:
     return digest(skeleton.encode() + dump_tensors(tensors))
 
 
-def _take_tensors(state: Any, tensors: dict[str, Tensor]) -> Any:
+def _take_tensors(state: Any, tensors: dict[str, "Tensor"]) -> Any:
     """The state with each tensor replaced by its number; the tensors go into `tensors`."""
+    from torch import Tensor  # noqa: PLC0415 - slow to import
+
     if isinstance(state, Tensor):
         tensors[str(len(tensors))] = state
         return {"tensor": len(tensors) - 1}
@@ -270,7 +277,7 @@ def _take_tensors(state: Any, tensors: dict[str, Tensor]) -> Any:
     return state
 
 
-def _put_tensors(skeleton: Any, tensors: dict[str, Tensor]) -> Any:
+def _put_tensors(skeleton: Any, tensors: dict[str, "Tensor"]) -> Any:
     if isinstance(skeleton, dict):
         if "tensor" in skeleton:
             return tensors[str(skeleton["tensor"])]

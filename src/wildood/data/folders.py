@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from wildood.data.array_files import names_arrays, open_arrays
-from wildood.data.files import data_root, open_plain
+from wildood.data.files import PICTURES, data_root, open_plain
 from wildood.data.image_cache import Listed, Listing, open_cached
 from wildood.data.images import Framing, How, Images
 from wildood.errors import InputError, as_utf8
 from wildood.settings import check_flag, check_integer, check_path
 
-PICTURES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
 # Pictures that cannot be read: they are listed all the same, so that they are refused by their names.
 _FOREIGN = frozenset({".heic", ".heif", ".avif", ".jp2"})
 _LOGGER = logging.getLogger("wildood")

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 from urllib.parse import urlsplit
 
-from wildood.data.folders import PICTURES
+from wildood.data.files import PICTURES
 from wildood.errors import InputError
 
 IN_SCIKIT_LEARN = "the digits are inside scikit-learn: pip install scikit-learn"
