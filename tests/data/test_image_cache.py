@@ -215,6 +215,7 @@ def test_leftovers_of_a_killed_build_of_other_pictures_are_removed_too(photos, c
     assert left_in(cache) == []
 
 
+@pytest.mark.slow
 def test_second_process_waits_for_the_first_and_decodes_nothing(photos, cache, tmp_path):
     with opening(photos, cache, tmp_path, tmp_path / "go") as first:
         wait_until_busy(first, tmp_path)
