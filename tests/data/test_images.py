@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from wildood.data.images import Broken, Framing, PictureError, covering, decode, framed, pillow_kept_quiet
+from wildood.data.images import Broken, Framing, ImageError, covering, decode, framed, pillow_kept_quiet
 from wildood.errors import InputError
 
 RNG = np.random.default_rng(0)
@@ -404,7 +404,7 @@ def test_published_crop_of_another_size_and_of_grey():
 
 
 def test_picture_that_would_fill_the_memory_when_resized_is_refused():
-    with pytest.raises(PictureError, match="its 5000000 x 1 pixels are too long and thin to be resized"):
+    with pytest.raises(ImageError, match="its 5000000 x 1 pixels are too long and thin to be resized"):
         framed(Image.new("RGB", (5_000_000, 1)), Framing(32), "a.png")
 
 

@@ -7,8 +7,6 @@ import csv
 import io
 import logging
 import pickle
-import struct
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -19,6 +17,7 @@ from typing import Any
 import numpy as np
 import scipy.io
 
+from wildood.data.array_files import DAMAGED
 from wildood.data.files import data_root, write_atomically
 from wildood.data.folders import Folder, open_images
 from wildood.data.images import How, Images
@@ -31,9 +30,8 @@ SAMPLE_LIST, SAMPLE_SEED = "chosen.csv", 0  # the part that is used of a larger 
 _DIGITS = tuple(map(str, range(10)))
 _NO_CLASSES = "the set has no classes, give it as wild or test data"
 _DAMAGED = (  # what the readers raise for damaged files
-    *(pickle.UnpicklingError, struct.error, zlib.error, scipy.io.matlab.MatReadError),
-    *(ArithmeticError, AttributeError, EOFError, ImportError, LookupError),
-    *(MemoryError, RuntimeError, TypeError, ValueError),
+    *(*DAMAGED, pickle.UnpicklingError, scipy.io.matlab.MatReadError),
+    *(ArithmeticError, AttributeError, ImportError, LookupError, MemoryError),
 )
 _LOGGER = logging.getLogger("wildood")
 

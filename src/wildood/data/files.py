@@ -27,7 +27,7 @@ from wildood.settings import check_path
 if TYPE_CHECKING:  # `wildood data list` starts without torch
     from torch import Tensor
 
-PICTURES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
 _LOGGER = logging.getLogger("wildood")
 
 

@@ -14,14 +14,19 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from wildood.data.array_files import names_arrays, open_arrays
-from wildood.data.files import PICTURES, data_root, open_plain
+from wildood.data.files import IMAGE_SUFFIXES, data_root, open_plain
 from wildood.data.image_cache import Listed, Listing, open_cached
 from wildood.data.images import Framing, How, Images
 from wildood.errors import InputError, as_utf8
 from wildood.settings import can_be_named, check_flag, check_integer, check_path
 
 KINDS = (".csv", ".jsonl")  # of manifests
-_SUFFIXES = PICTURES | {".heic", ".heif", ".avif", ".jp2"}  # these cannot be read; they are listed to be refused by name
+_SUFFIXES = IMAGE_SUFFIXES | {
+    ".heic",
+    ".heif",
+    ".avif",
+    ".jp2",
+}  # these cannot be read; they are listed to be refused by name
 _ACCEPTED = "give a folder of pictures, a .csv or .jsonl manifest, or an .npy or .npz file of arrays"
 _PATHS, _LABELS = ("path", "file", "image"), ("label", "class")
 _INTEGER, _FRACTION = re.compile(r"\d{1,9}"), re.compile(r"-\d+|-?\d+\.\d*")
@@ -113,7 +118,7 @@ def listing_of(path: str | Path) -> Listing:
         return Folder(place)
     if place.suffix.lower() in KINDS:
         return Manifest(place)
-    if place.suffix.lower() in PICTURES:
+    if place.suffix.lower() in IMAGE_SUFFIXES:
         raise InputError(f"{place} is one picture: give the folder that it lies in")
     raise InputError(f"{place} is not of a kind that can be opened: {_ACCEPTED}")
 
@@ -169,7 +174,7 @@ class Folder:
         if not name:
             others = f", but other files ({ignored.count}, such as {ignored.first})" if ignored.count else ""
             raise InputError(
-                f"{self.place} holds no pictures{others}: give a folder with {', '.join(sorted(PICTURES))} files"
+                f"{self.place} holds no pictures{others}: give a folder with {', '.join(sorted(IMAGE_SUFFIXES))} files"
             )
         for top in without_files:
             empty_classes.add(top)

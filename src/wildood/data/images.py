@@ -108,7 +108,7 @@ class Images(ArraySource):
         return self.content or ArraySource.fingerprint(self)
 
 
-class PictureError(Exception):
+class ImageError(Exception):
     """An image that cannot be used, for a reason that lies in the image."""
 
 
@@ -164,7 +164,7 @@ def decode(path: str, framing: Framing) -> Decoded | Broken:
         if framing.how == "as_published":
             digest.update(_base_name(path))
         return Decoded(digest.hexdigest(), framed(image, framing, path))
-    except PictureError as error:
+    except ImageError as error:
         return Broken(str(error))
     except OSError as error:
         return Broken(error.strerror or str(error), unread=True)
@@ -177,13 +177,13 @@ def _read_image(file: BinaryIO, channels: int) -> Image.Image:
             image.load()
             bits = _bits(image)
             return _in_8_bits(_upright(image), bits).convert("RGB" if channels == 3 else "L")
-    except PictureError:
+    except ImageError:
         raise
     except UnidentifiedImageError as error:
         reason = f"is no picture in {', '.join(_FORMATS)}" if os.fstat(file.fileno()).st_size else "is empty"
-        raise PictureError(reason) from error
+        raise ImageError(reason) from error
     except Exception as error:  # Pillow's parsers raise anything for a torn file
-        raise PictureError(" ".join(str(error).split()) or type(error).__name__) from error
+        raise ImageError(" ".join(str(error).split()) or type(error).__name__) from error
 
 
 def _upright(image: Image.Image) -> Image.Image:
@@ -211,10 +211,10 @@ def _in_8_bits(image: Image.Image, bits: int) -> Image.Image:
         # Values may overshoot a little, as those of a resized image do.
         scale = 1 if high <= 2 else 255
         if not (-scale / 2 <= low and high <= 2 * scale):
-            raise PictureError(f"has float values from {low:g} to {high:g}: 0 to 1 or 0 to 255 are read")
+            raise ImageError(f"has float values from {low:g} to {high:g}: 0 to 1 or 0 to 255 are read")
         return Image.fromarray(np.rint(values * (255 / scale)).clip(0, 255).astype(np.uint8))
     if low < 0 or high > 65535:
-        raise PictureError(f"has integer values from {low} to {high}: those of 8 and 16 bits are read")
+        raise ImageError(f"has integer values from {low} to {high}: those of 8 and 16 bits are read")
     # Images of 32 bits often hold values of 8 bits, which would all become 0.
     return Image.fromarray((values if bits == 32 and high <= 255 else values >> 8).astype(np.uint8))
 
@@ -257,7 +257,7 @@ def covering(size: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:
     else:
         covered = target_height * width // height, target_height
     if covered[0] * covered[1] > _MOST_PIXELS:
-        raise PictureError(f"its {width} x {height} pixels are too long and thin to be resized")
+        raise ImageError(f"its {width} x {height} pixels are too long and thin to be resized")
     return covered
 
 

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 from urllib.parse import urlsplit
 
-from wildood.data.files import PICTURES
+from wildood.data.files import IMAGE_SUFFIXES
 from wildood.errors import InputError
 
 IN_SCIKIT_LEARN = "the digits are inside scikit-learn: pip install scikit-learn"
@@ -119,7 +119,7 @@ class NamedSet:
 
 
 def _holds_pictures(place: Path) -> bool:
-    return any(Path(file).suffix.lower() in PICTURES for _, _, files in os.walk(place) for file in files)
+    return any(Path(file).suffix.lower() in IMAGE_SUFFIXES for _, _, files in os.walk(place) for file in files)
 
 
 def _archive(url: str, md5: str, size: int | None = None, *, limits: tuple[int, int]) -> tuple[Download]:
