@@ -198,6 +198,7 @@ def wait_until_busy(process, signals):
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_killed_build_is_not_believed_and_its_leftovers_are_removed(photos, cache, tmp_path):
     with opening(photos, cache, tmp_path, tmp_path / "never") as process:
         wait_until_busy(process, tmp_path)
@@ -207,6 +208,7 @@ def test_killed_build_is_not_believed_and_its_leftovers_are_removed(photos, cach
     assert left_in(cache) == []
 
 
+@pytest.mark.slow
 def test_leftovers_of_a_killed_build_of_other_pictures_are_removed_too(photos, cache, tmp_path):
     with opening(photos, cache, tmp_path, tmp_path / "never") as process:
         wait_until_busy(process, tmp_path)
@@ -230,6 +232,7 @@ def test_second_process_waits_for_the_first_and_decodes_nothing(photos, cache, t
     assert left_in(cache) == []
 
 
+@pytest.mark.slow
 def test_processes_without_locks_both_succeed(photos, cache, tmp_path, monkeypatch):
     monkeypatch.setattr("wildood.data.files._lock", lambda *_: None)
     with opening(photos, cache, tmp_path, tmp_path / "go") as other:

@@ -21,12 +21,7 @@ from wildood.errors import InputError, as_utf8
 from wildood.settings import can_be_named, check_flag, check_integer, check_path
 
 KINDS = (".csv", ".jsonl")  # of manifests
-_SUFFIXES = IMAGE_SUFFIXES | {
-    ".heic",
-    ".heif",
-    ".avif",
-    ".jp2",
-}  # these cannot be read; they are listed to be refused by name
+_SUFFIXES = IMAGE_SUFFIXES | {".heic", ".heif", ".avif", ".jp2"}  # the last cannot be read, and are refused by name
 _ACCEPTED = "give a folder of pictures, a .csv or .jsonl manifest, or an .npy or .npz file of arrays"
 _PATHS, _LABELS = ("path", "file", "image"), ("label", "class")
 _INTEGER, _FRACTION = re.compile(r"\d{1,9}"), re.compile(r"-\d+|-?\d+\.\d*")
