@@ -1,15 +1,20 @@
+import hashlib
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from wildood.data.named_sets import Download
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.pool import using_threads
 from wildood.experiments.ray_pool import connected
@@ -101,3 +106,78 @@ def one_thread():
 
 def traces():
     return {*Path(tempfile.gettempdir()).glob("ray-*"), *Path.home().glob(".ray/*")}
+
+
+class FileServer(ThreadingHTTPServer):
+    """A web server on loopback: it serves `files`, can misbehave, and remembers the requests."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), FileHandler)
+        self.files: dict[str, bytes] = {}
+        self.etag, self.redirect = '"1"', ""
+        self.knows_ranges, self.says_length, self.offset_error = True, True, 0
+        self.cut_after: list[int] = []  # how many bytes the next answers have before the connection drops
+        self.statuses: list[int] = []  # what the next answers say instead of the file
+        self.asked: list[str] = []
+        self.ranges: list[str | None] = []
+
+    def url(self, name):
+        return f"http://127.0.0.1:{self.server_port}/{name}"
+
+    def publish(self, name, content, **settings):
+        """Serve a file, and describe it as a named set does."""
+        self.files[name] = content
+        md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        return Download(self.url(name), name, md5, len(content), **settings)
+
+
+class FileHandler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        server, asked = self.server, self.headers["Range"]
+        if server.redirect and self.path != server.redirect:
+            self.answer(302, Location=server.redirect)
+            return
+        server.asked.append(self.path)
+        server.ranges.append(asked)
+        if server.statuses:
+            self.send_error(server.statuses.pop(0))
+            return
+        content = server.files.get(self.path.removeprefix("/"), b"")
+        start = int(re.fullmatch(r"bytes=(\d+)-", asked).group(1)) if asked and server.knows_ranges else 0
+        if start >= len(content):
+            self.answer(416 if content else 404, **{"Content-Range": f"bytes */{len(content)}"})
+            return
+        headers = {}
+        if start:
+            start += server.offset_error
+            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        if server.etag:
+            headers["ETag"] = server.etag
+        if server.says_length:
+            headers["Content-Length"] = str(len(content) - start)
+        self.answer(206 if start else 200, **headers)
+        self.wfile.write(content[start:][: server.cut_after.pop(0)] if server.cut_after else content[start:])
+
+    def answer(self, status, **headers):
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def file_server(monkeypatch):
+    for name in list(os.environ):
+        if name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr("wildood.data.download.PAUSE", 0)
+    server = FileServer()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()

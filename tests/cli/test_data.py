@@ -1,57 +1,25 @@
-"""`wildood data` as a user types it, with tiny sets from a server on this machine."""
+"""`wildood data` as a user types it, with tiny sets from a file_server on this machine."""
 
-import hashlib
 import io
 import os
 import pickle
 import subprocess
 import sys
 import tarfile
-import threading
 from dataclasses import replace
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
 from scipy.io import savemat
 
 from wildood.cli.main import main
-from wildood.data.named_sets import SETS, Download, SetPart
+from wildood.data.named_sets import SETS, SetPart
 
 RNG = np.random.default_rng(0)
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def server(tmp_path_factory, monkeypatch):
-    for name in list(os.environ):
-        if name.lower().endswith("_proxy"):
-            monkeypatch.delenv(name)
-    monkeypatch.setattr("wildood.data.download.PAUSE", 0)
-    place = tmp_path_factory.mktemp("served")
-    found = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(place)))
-    found.place = place
-    thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield found
-    found.shutdown()
-    found.server_close()
-    thread.join()
-
-
-def served(server, file, content, **changes):
-    (server.place / file).write_bytes(content)
-    md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    return Download(f"http://127.0.0.1:{server.server_port}/{file}", file, md5, len(content), **changes)
-
-
 @pytest.fixture(autouse=True)
-def sets(server, monkeypatch):
+def sets(file_server, monkeypatch):
     """CIFAR-10 and SVHN with a few images, from this machine; nothing else can be downloaded."""
     for name in SETS:
         monkeypatch.setitem(SETS, name, replace(SETS[name], downloads=()))
@@ -61,13 +29,13 @@ def sets(server, monkeypatch):
             rows = RNG.integers(0, 256, (count, 3072), dtype=np.uint8)
             add(tar, name, {"data": rows, "labels": [1] * count})
         add(tar, "batches.meta", {"label_names": [str(number) for number in range(10)]})
-    file = served(server, "cifar-10-python.tar.gz", content.getvalue(), unpacked=1_000_000, members=20)
+    file = file_server.publish("cifar-10-python.tar.gz", content.getvalue(), unpacked=1_000_000, members=20)
     parts = tuple(replace(part, count=count) for part, count in zip(SETS["cifar10"].parts, (10, 3), strict=True))
     monkeypatch.setitem(SETS, "cifar10", replace(SETS["cifar10"], downloads=(file,), parts=parts))
 
     matlab = io.BytesIO()
     savemat(matlab, {"X": RNG.integers(0, 256, (32, 32, 3, 4), dtype=np.uint8), "y": np.arange(1, 5)})
-    files = [served(server, f"{part}_32x32.mat", matlab.getvalue(), part=part) for part in ("train", "test")]
+    files = [file_server.publish(f"{part}_32x32.mat", matlab.getvalue(), part=part) for part in ("train", "test")]
     parts = (*(SetPart(part, 4, (f"{part}_32x32.mat",)) for part in ("train", "test")), SETS["svhn"].part("extra"))
     monkeypatch.setitem(SETS, "svhn", replace(SETS["svhn"], downloads=tuple(files), parts=parts))
 
@@ -165,8 +133,8 @@ def test_data_alone_shows_its_usage(capsys):
     assert capsys.readouterr() == (out, "")
 
 
-def test_a_source_that_fails_is_one_line(tmp_path, capsys, server):
-    (server.place / "cifar-10-python.tar.gz").unlink()
+def test_a_source_that_fails_is_one_line(tmp_path, capsys, file_server):
+    del file_server.files["cifar-10-python.tar.gz"]
     assert main(["data", "get", "cifar10", "--quiet", "--data-root", str(tmp_path)]) == 2
     err = capsys.readouterr().err
     assert err.startswith("wildood: cifar-10-python.tar.gz: the source says 404")

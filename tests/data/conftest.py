@@ -5,7 +5,7 @@ import os
 import pytest
 from PIL import Image
 
-from wildood.data import image_cache as building
+from wildood.data import image_cache
 
 
 @pytest.fixture
@@ -22,13 +22,13 @@ def photos(tmp_path):
 def decodings(monkeypatch):
     """The names of the files that were decoded."""
     names = []
-    really = building.decode
+    really = image_cache.decode
 
     def decode(path, framing):
         names.append(os.path.basename(path))  # noqa: PTH119
         return really(path, framing)
 
-    monkeypatch.setattr(building, "decode", decode)
+    monkeypatch.setattr(image_cache, "decode", decode)
     return names
 
 

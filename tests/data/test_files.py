@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from wildood.data import files as locks
-from wildood.data.files import DamagedFileError, digest, dump_state, load_state, write_atomically
+from wildood.data import files as files_module
+from wildood.data.files import DamagedFileError, digest, dump_state, load_state, locked, write_atomically
 
 DTYPES = [
     torch.bool,
@@ -48,6 +50,49 @@ def bits(tensor):
 
 def files(place):
     return {path.name: path.read_bytes() for path in place.iterdir()}
+
+
+HOLDER = [sys.executable, Path(__file__).with_name("hold_lock.py")]
+
+
+def test_lock_is_held_by_one_and_then_free(tmp_path):
+    with locked(tmp_path / "lock") as first, locked(tmp_path / "lock") as second:
+        assert (first, second) == (True, False)
+    with locked(tmp_path / "lock") as third:
+        assert third
+
+
+def test_lock_of_a_killed_process_is_free(tmp_path):
+    path = tmp_path / "lock"
+    with subprocess.Popen([*HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"True\n"
+        with locked(path) as held:
+            assert not held
+        holder.kill()
+        holder.wait()
+        with locked(path) as held:
+            assert held
+
+
+def test_lock_that_is_waited_for_is_logged_and_taken_when_it_is_free(tmp_path, caplog):
+    path = tmp_path / "lock"
+    with subprocess.Popen([*HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"True\n"
+        threading.Timer(0.1, holder.stdin.close).start()
+        with caplog.at_level("INFO", logger="wildood"), locked(path, waiting="waiting for it") as held:
+            assert held
+    assert caplog.messages == ["waiting for it"]
+
+
+def test_lock_where_no_file_can_be_is_not_available(tmp_path):
+    with locked(tmp_path / "no" / "lock") as held:
+        assert not held
+
+
+def test_a_directory_is_locked_as_a_file_is(tmp_path):
+    with locked(tmp_path) as first, locked(tmp_path) as second:
+        assert (first, second) == (True, False)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_write_replaces_the_whole_content(tmp_path):
@@ -173,7 +218,7 @@ def test_threads_that_write_one_file_do_not_meet(tmp_path):
 
 def test_a_writer_whose_file_is_taken_for_a_leftover_writes_another(tmp_path, monkeypatch):
     """Between the moment when it makes the file and the moment when it has the lock."""
-    taken, real = [], locks.locked
+    taken, real = [], files_module.locked
 
     @contextmanager
     def late(path, **settings):

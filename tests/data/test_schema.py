@@ -1,18 +1,32 @@
 """What is read from a file is of the expected type, or its first wrong value is named by its path."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict
 
 import pytest
 
-from wildood.data.schema import ArgumentsOf, Count, Rate, SchemaError, check, check_arguments, parse
+from wildood.data.schema import ArgumentsOf, Count, Rate, SchemaError, check, check_arguments, dump, parse
+from wildood.errors import InputError
 
 
 @dataclass(frozen=True)
 class Settings:
     rate: Rate
     name: str = "a"
+
+
+@dataclass(frozen=True)
+class Run:
+    first: Settings
+    sizes: tuple[Count, ...]
+    by_name: dict[str, Settings]
+    note: str | None = None
+
+    def __post_init__(self):
+        if len(self.sizes) > 2:
+            raise InputError("give at most two sizes")
 
 
 class Closed(TypedDict):
@@ -35,8 +49,6 @@ FITS = [
     (None, None),
     (None, int | None),
     ([1, 2], list[int]),
-    ([1, "a"], tuple[int, str]),
-    ([1, 2, 3], tuple[int, ...]),
     ([1], int | Sequence[int]),
     ({"a": [0.5]}, dict[str, list[Rate]]),
     ({"side": "left"}, Closed),
@@ -49,7 +61,19 @@ FITS = [
 
 @pytest.mark.parametrize(("value", "expected"), FITS)
 def test_a_value_of_the_type_is_taken(value, expected):
-    assert check(value, expected) is None  # it raises where a value does not fit
+    assert check(value, expected) == value
+
+
+def test_lists_become_tuples_and_objects_dataclasses_where_those_are_expected():
+    assert check([1, "a"], tuple[int, str]) == (1, "a")
+    assert check({"a": [[1, 2, 3]]}, dict[str, list[tuple[int, ...]]]) == {"a": [(1, 2, 3)]}
+    assert check([{"rate": 0.5}, None], list[Settings | None]) == [Settings(0.5), None]
+
+
+def test_a_record_comes_back_from_its_json():
+    run = Run(Settings(0.25, "b"), sizes=(3, 4), by_name={"c": Settings(0.5)})
+    assert parse(dump(run), Run) == run
+    assert json.loads(dump(run))["first"] == {"rate": 0.25, "name": "b"}
 
 
 WRONG = [
@@ -72,6 +96,11 @@ WRONG = [
     ({"side": "left", "more": [1, None]}, Closed, "a.more[1] is None, expected a whole number"),
     ({"count": 1}, Open, "a.name is missing"),
     ({"rate": 2}, Annotated[dict[str, Any], ArgumentsOf(Settings)] | None, "a.rate is 2, expected a number between 0 and 1"),
+    ({"first": {"rate": 2}, "sizes": [], "by_name": {}}, Run, "a.first.rate is 2, expected a number between 0 and 1"),
+    ({"first": {"rate": 0.5}, "sizes": [1, -1], "by_name": {}}, Run, "a.sizes[1] is -1, expected a whole number from 0 on"),
+    ({"first": {"rate": 0.5}, "sizes": [1] * 3, "by_name": {}}, Run, "a is not valid: give at most two sizes"),
+    ({"rate": 0.5, "other": 1}, Settings, "a.other is not known to this wildood"),
+    ([], Settings | None, "a is [], expected an object or null"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Random views of images: flips, crops, colours and rotations."""
+"""Augmentations of image batches: flip and crop for training; SimCLR's views and rotations for CSI."""
 
 from typing import Literal
 
@@ -7,7 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 PADDING = 4  # black pixels on each side
-WHOLE = slice(None)  # a share that is all of a batch
+WHOLE = slice(None)  # a share that is the whole batch
+JITTERED, GREYED, FLIPPED = 0.8, 0.2, 0.5  # probabilities
+STRENGTH, HUE = 0.4, 0.1  # of brightness, contrast and saturation; of hue, as a share of the circle
+AREA, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)  # of the crop, before it is resized
+_LUMA = (0.299, 0.587, 0.114)
 
 
 def flip_and_crop(
@@ -15,7 +19,7 @@ def flip_and_crop(
 ) -> Tensor:
     """Flip each image with probability 1/2, pad it by 4 black pixels on each side, and crop it at a random place.
 
-    Images that are a share of a larger batch, of `of` images, get what they would get in it.
+    If the images are the share `share` of a batch of `of` images, they get the draws that they would get in that batch.
 
     >>> images = torch.arange(2 * 3 * 3).view(2, 3, 3, 1).to(torch.uint8)
     >>> flip_and_crop(images, "NHWC", torch.Generator().manual_seed(0)).shape
@@ -27,37 +31,30 @@ def flip_and_crop(
     device, drawn = images.device, count if of is None else of
     flipped = (torch.rand(drawn, generator=rng) < 0.5)[share].to(device)
     rows, columns = torch.randint(0, 2 * PADDING + 1, (2, drawn), generator=rng)[:, share].to(device)
-    # Without copying a padded batch twice: a flip is a crop that reads its columns from right to left.
-    ahead = torch.arange(width, device=device)
-    across = torch.where(flipped[:, None], width - 1 - ahead, ahead) + columns[:, None]
-    down = rows[:, None] + torch.arange(height, device=device)
+    # One copy of the padded batch: a flip is a crop that reads its columns from right to left.
+    from_left = torch.arange(width, device=device)
+    column_indices = torch.where(flipped[:, None], width - 1 - from_left, from_left) + columns[:, None]
+    row_indices = rows[:, None] + torch.arange(height, device=device)
     padded = F.pad(images, (0, 0, PADDING, PADDING, PADDING, PADDING))
-    return padded[torch.arange(count, device=device)[:, None, None], down[:, :, None], across[:, None, :]]
-
-
-JITTERED, GREYED, FLIPPED = 0.8, 0.2, 0.5  # how often
-STRENGTH, HUE = 0.4, 0.1  # of brightness, contrast and saturation; of hue, as a share of the circle
-AREA, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)  # of the crop, before it is resized
-_LUMA = (0.299, 0.587, 0.114)
+    return padded[torch.arange(count, device=device)[:, None, None], row_indices[:, :, None], column_indices[:, None, :]]
 
 
 def random_view(images: Tensor, rng: torch.Generator, *, flip: bool = True) -> Tensor:
-    """One view of each image: resized crop, flip, jittered colours, sometimes grey (SimCLR's, with CSI's settings).
+    """One view of each image: resized crop, flip, colour jitter, sometimes grey (SimCLR's, with CSI's settings).
 
     Args:
-        images: (batch, channels, height, width), floats from 0 to 1; the colours of images with one channel are its
-            brightness and contrast.
-        rng: decides everything.
-        flip: whether some are flipped; not for images that are turned already, which a flip would turn otherwise.
+        images: (batch, channels, height, width), floats from 0 to 1.
+        rng: the generator of all draws.
+        flip: whether half of them are flipped; not for rotated images, which a flip would rotate the other way.
 
     >>> random_view(torch.rand(5, 3, 8, 8), torch.Generator().manual_seed(0)).shape
     torch.Size([5, 3, 8, 8])
     """
-    return _cropped(_greyed(_jittered(images, rng), rng), rng, flip=flip)
+    return _resized_crop(_random_grey(_colour_jitter(images, rng), rng), rng, flip=flip)
 
 
 def random_flip(images: Tensor, rng: torch.Generator) -> Tensor:
-    """Each image as it is, or its mirror image, left to right.
+    """Flip each image, left to right, with probability 1/2.
 
     >>> random_flip(torch.tensor([[[[1, 2]]]] * 4), torch.Generator().manual_seed(0)).flatten(1).tolist()
     [[2, 1], [1, 2], [2, 1], [2, 1]]
@@ -67,7 +64,7 @@ def random_flip(images: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def rotations(images: Tensor) -> Tensor:
-    """All images as they are, then all of them turned by 90, 180 and 270 degrees: four times as many.
+    """All images, then all of them rotated by 90, 180 and 270 degrees: four times as many.
 
     >>> rotations(torch.tensor([[[[1, 2], [3, 4]]]]))[:, 0].flatten(1).tolist()
     [[1, 2, 3, 4], [2, 4, 1, 3], [4, 3, 2, 1], [3, 1, 4, 2]]
@@ -76,12 +73,12 @@ def rotations(images: Tensor) -> Tensor:
 
 
 def _uniform(count: int, low: float, high: float, rng: torch.Generator, like: Tensor) -> Tensor:
-    """One number for each image, shaped to be multiplied with it."""
+    """One draw for each image, in a shape that broadcasts with it."""
     return (low + (high - low) * torch.rand(count, generator=rng)).to(like.device).view(-1, 1, 1, 1)
 
 
-def _jittered(images: Tensor, rng: torch.Generator) -> Tensor:
-    """Brightness, contrast, saturation and hue of most of the images."""
+def _colour_jitter(images: Tensor, rng: torch.Generator) -> Tensor:
+    """Change brightness, contrast, saturation and hue of most of the images."""
     count = len(images)
     chosen = _uniform(count, 0, 1, rng, images) < JITTERED
     brightness, contrast, saturation = (_uniform(count, 1 - STRENGTH, 1 + STRENGTH, rng, images) for _ in range(3))
@@ -91,11 +88,11 @@ def _jittered(images: Tensor, rng: torch.Generator) -> Tensor:
     changed = (mean + contrast * (changed - mean)).clamp(0, 1)
     if images.shape[1] == 3:
         grey = _grey(changed)
-        changed = _turned((grey + saturation * (changed - grey)).clamp(0, 1), hue)
+        changed = _shift_hue((grey + saturation * (changed - grey)).clamp(0, 1), hue)
     return torch.where(chosen, changed, images)
 
 
-def _greyed(images: Tensor, rng: torch.Generator) -> Tensor:
+def _random_grey(images: Tensor, rng: torch.Generator) -> Tensor:
     chosen = _uniform(len(images), 0, 1, rng, images) < GREYED
     return torch.where(chosen, _grey(images).expand_as(images), images)
 
@@ -106,8 +103,8 @@ def _grey(images: Tensor) -> Tensor:
     return (images * torch.tensor(_LUMA, device=images.device).view(1, 3, 1, 1)).sum(1, keepdim=True)
 
 
-def _turned(images: Tensor, hue: Tensor) -> Tensor:
-    """The hue of each image turned by a share of the circle, with saturation and value as they were (HSV)."""
+def _shift_hue(images: Tensor, hue: Tensor) -> Tensor:
+    """Shift the hue of each image by a share of the circle; saturation and value stay (HSV)."""
     value, _ = images.max(1, keepdim=True)
     chroma = value - images.amin(1, keepdim=True)
     red, green, blue = (images[:, channel : channel + 1] for channel in range(3))
@@ -123,8 +120,8 @@ def _turned(images: Tensor, hue: Tensor) -> Tensor:
     return value - chroma * torch.minimum(offsets, 4 - offsets).clamp(0, 1)
 
 
-def _cropped(images: Tensor, rng: torch.Generator, *, flip: bool = True) -> Tensor:
-    """A part of each image of random area, aspect and place, flipped or not, resized to the whole (bilinear)."""
+def _resized_crop(images: Tensor, rng: torch.Generator, *, flip: bool) -> Tensor:
+    """A crop of each image of random area, aspect and place, perhaps flipped, resized to the whole (bilinear)."""
     count = len(images)
     area, place_x, place_y = (torch.rand(count, generator=rng) for _ in range(3))
     aspect = torch.empty(count).uniform_(*(torch.tensor(ASPECT).log().tolist()), generator=rng).exp()
@@ -132,7 +129,7 @@ def _cropped(images: Tensor, rng: torch.Generator, *, flip: bool = True) -> Tens
     width, height = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)
     flipped = 1 - 2 * (torch.rand(count, generator=rng) < FLIPPED).float() if flip else torch.ones(count)
     left, top = (1 - width) * (2 * place_x - 1), (1 - height) * (2 * place_y - 1)
-    nothing = torch.zeros(count)
-    rows = [torch.stack([flipped * width, nothing, left], 1), torch.stack([nothing, height, top], 1)]
+    zero = torch.zeros(count)
+    rows = [torch.stack([flipped * width, zero, left], 1), torch.stack([zero, height, top], 1)]
     grid = F.affine_grid(torch.stack(rows, 1).to(images), list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, mode="bilinear", padding_mode="reflection", align_corners=False)

@@ -1,4 +1,4 @@
-"""Download, verify and unpack the files of a named set."""
+"""Download, verify and unpack the files of named sets."""
 
 import errno
 import hashlib
@@ -26,96 +26,94 @@ from wildood.data.named_sets import IN_SCIKIT_LEARN, Download, NamedSet, SetPart
 from wildood.data.schema import Count, Limit, SchemaError, parse
 from wildood.errors import InputError, WildoodError
 
-RECORD = "checksums.json"
-_TOGETHER = 1 << 20
-
-
-class _Record(TypedDict, total=False):
-    sha256: Annotated[str, Limit(lambda text: re.fullmatch("[0-9a-f]+", text) is not None, "hexadecimal digits")]
-    etag: str | None
-    total: Count | None
-
-
-def read_record(root: Path, file: str) -> dict[str, Any]:
-    """What `checksums.json` in the data root knows of a file: sha256, bytes, url; of one under way also etag and total.
-
-    >>> read_record(Path("nowhere"), "a.tar.gz")
-    {}
-    """
-    record: dict[str, Any] = _read(root / RECORD).get(file, {})
-    return record
-
-
-def write_record(root: Path, file: str, record: dict[str, Any]) -> None:
-    """Put a file's record in the place of the one before.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     write_record(Path(place), "a.tar.gz", {"bytes": 7})
-    ...     read_record(Path(place), "a.tar.gz")
-    {'bytes': 7}
-    """
-    everything = _read(root / RECORD) | {file: record}
-    write_atomically(root / RECORD, (json.dumps(everything, indent=1, sort_keys=True) + "\n").encode())
-
-
-def digests(path: Path) -> tuple[str, str]:
-    """The md5 and the sha256 of a file.
-
-    >>> [len(digest) for digest in digests(Path(__file__))]
-    [32, 64]
-    """
-    md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_TOGETHER):
-            md5.update(block)
-            sha256.update(block)
-    return md5.hexdigest(), sha256.hexdigest()
-
-
-def mismatch(found: tuple[str, str], record: dict[str, Any], md5: str | None) -> str:
-    """What is wrong with a file that has these digests, or nothing; a published md5 goes before what is recorded.
-
-    >>> mismatch(("aa", "bb"), {"sha256": "cc"}, md5="aa")
-    ''
-    >>> mismatch(("aa", "bb"), {"sha256": "cc"}, md5=None)
-    'its sha256 is bb, that of the first download was cc'
-    """
-    if md5 is not None:
-        return "" if found[0] == md5 else f"its md5 is {found[0]}, the published one is {md5}"
-    first = record.get("sha256", found[1])
-    return "" if found[1] == first else f"its sha256 is {found[1]}, that of the first download was {first}"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = parse(path.read_bytes(), dict[str, _Record])
-    except FileNotFoundError:
-        return {}
-    except SchemaError as error:
-        raise InputError(f"{path} is damaged ({error}): remove it, and checksums are recorded anew") from error
-    return content
-
-
-ATTEMPTS, PAUSE = 5, 1.0  # how often in a row without a new byte, and seconds before the second attempt
-_TIMEOUT, _TOGETHER = 60, 1 << 16
-_PASSING = {408, 425, 429, 500, 502, 503, 504}  # what a server says when it may answer later
-_SOME, _BEYOND_THE_END = 206, 416
+DOWNLOADS, CHECKSUMS, LOCK = "downloads", "checksums.json", "getting.lock"  # in the data root
+ATTEMPTS, PAUSE = 5, 1.0  # in a row without a new byte; seconds before the second attempt
+_TIMEOUT, _BLOCK = 60, 1 << 16
+_TEMPORARY = {408, 425, 429, 500, 502, 503, 504}  # statuses after which a server may answer later
+_PARTIAL_CONTENT, _RANGE_NOT_SATISFIABLE = 206, 416
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_DAMAGED = (  # what tarfile and gzip raise for a damaged archive
+    *(tarfile.TarError, zlib.error, EOFError, UnicodeError),
+    *(FileExistsError, IsADirectoryError, NotADirectoryError),  # members that are in each other's way
+)
+_LOGGER = logging.getLogger("wildood")
 
 
 class DownloadError(WildoodError):
-    """A file that cannot be had from its source.
+    """A file that cannot be downloaded."""
 
-    >>> raise DownloadError("a.tar.gz: the source says 404 Not Found")
-    Traceback (most recent call last):
-    wildood.data.download.DownloadError: a.tar.gz: the source says 404 Not Found
+
+def obtain(named: NamedSet, root: Path, part: SetPart | None = None, *, keep: bool = False) -> None:
+    """Download and unpack what is missing of a part of a set; without a part, of all parts that are not on request only.
+
+    One process does so at a time; another one waits.
+
+    Args:
+        named: the set.
+        root: the data root.
+        part: of the set.
+        keep: whether archives are kept after they are unpacked.
+
+    >>> from wildood.data.named_sets import SETS
+    >>> obtain(SETS["digits"], Path("nowhere"))  # nothing to do
     """
+    parts = [part] if part else [part for part in named.parts if not part.on_request]
+    if all(named.place(each, root) for each in parts):
+        return
+    if named.kind == "digits":
+        raise InputError(IN_SCIKIT_LEARN)
+    root.mkdir(parents=True, exist_ok=True)
+    with locked(root / LOCK, waiting=f"another process brings data to {root}: waiting for it"):
+        for each in parts:
+            for file in named.downloads:
+                if file.part in {None, each.name} and named.place(each, root) is None:
+                    _obtain_file(named, file, root, keep=keep)
+            if named.place(each, root) is None:
+                raise InputError(f"{named.name}: {each.name} is not in what can be downloaded: see {named.source}")
+
+
+def _obtain_file(named: NamedSet, file: Download, root: Path, *, keep: bool) -> None:
+    """Download a file, unless it is there, and unpack it, if it is an archive."""
+    target = root / named.name
+    if file.unpacked:
+        _require_empty(target)
+    existing = kept_file(file, named, root)
+    path = existing or (root / DOWNLOADS if file.unpacked else target) / file.file
+    if existing is None:
+        _LOGGER.info("%s: downloading %s (terms: %s)", named.name, file.url, named.terms)
+        download(file.url, path, root, file.md5)
+    elif wrong := wrong_content(path, file, root):
+        raise InputError(f"{path} is not the file that is expected: {wrong}. Remove it, and it is downloaded anew")
+    if file.unpacked:
+        _LOGGER.info("%s: unpacking %s", named.name, path)
+        unpack(path, target, max_bytes=file.unpacked, max_members=file.members)
+        if existing is None and not keep:  # an archive that the user placed there stays
+            path.unlink()
+
+
+def kept_file(file: Download, named: NamedSet, root: Path) -> Path | None:
+    """The path of a downloaded file, or of an archive that was kept or placed by hand; None if there is none.
+
+    >>> kept_file(Download("", "a.mat"), NamedSet("a", "", "", "", "svhn", (), ("a", ".")), Path("nowhere")) is None
+    True
+    """
+    places = (DOWNLOADS, ".") if file.unpacked else named.places
+    return next((root / place / file.file for place in places if (root / place / file.file).is_file()), None)
+
+
+def wrong_content(path: Path, file: Download, root: Path) -> str:
+    """How the checksum of a file differs from the published or the recorded one; empty if it does not.
+
+    >>> wrong_content(Path(__file__), Download("", "a.mat"), Path("nowhere"))  # no checksum is known
+    ''
+    """
+    return _mismatch(_digests(path), _read_record(root, file.file), file.md5)
 
 
 def download(url: str, target: Path, root: Path, md5: str | None = None) -> None:
-    """Download a file to its place, by way of FILE.part beside it.
+    """Download a file by way of FILE.part; an interrupted download continues at the next call.
 
-    Its sha256 is recorded in the data root. Where no md5 is published, a later download must have the recorded one.
+    The sha256 of the file is recorded in the data root. If no md5 is published, later downloads must have that sha256.
 
     >>> download("ftp://example.org/a.npy", Path("a.npy"), Path("."))
     Traceback (most recent call last):
@@ -124,20 +122,67 @@ def download(url: str, target: Path, root: Path, md5: str | None = None) -> None
     _require_web(url)
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
-    _fetch_until_whole(url, part, root, target.name)
-    found = digests(part)
-    wrong = mismatch(found, read_record(root, target.name), md5)
+    _fetch_until_complete(url, part, root, target.name)
+    digests = _digests(part)
+    wrong = _mismatch(digests, _read_record(root, target.name), md5)
     if wrong:
         part.unlink()
         raise DownloadError(
             f"{target.name} from {url} is not the file that is expected: {wrong}. It was removed; "
             f"try again, or place the right file at {target}"
         )
-    write_record(root, target.name, {"sha256": found[1], "bytes": part.stat().st_size, "url": url})
+    _write_record(root, target.name, {"sha256": digests[1], "bytes": part.stat().st_size, "url": url})
     part.replace(target)
 
 
-def _fetch_until_whole(url: str, part: Path, root: Path, file: str) -> None:
+class _Record(TypedDict, total=False):
+    """Of a file in `checksums.json`: sha256, bytes and url; of an unfinished download, etag and total."""
+
+    sha256: Annotated[str, Limit(lambda text: re.fullmatch("[0-9a-f]+", text) is not None, "hexadecimal digits")]
+    etag: str | None
+    total: Count | None
+
+
+def _read_records(root: Path) -> dict[str, Any]:
+    path = root / CHECKSUMS
+    try:
+        records: dict[str, Any] = parse(path.read_bytes(), dict[str, _Record])
+    except FileNotFoundError:
+        return {}
+    except SchemaError as error:
+        raise InputError(f"{path} is damaged ({error}): remove it, and checksums are recorded anew") from error
+    return records
+
+
+def _read_record(root: Path, file: str) -> dict[str, Any]:
+    record: dict[str, Any] = _read_records(root).get(file, {})
+    return record
+
+
+def _write_record(root: Path, file: str, record: dict[str, Any]) -> None:
+    records = _read_records(root) | {file: record}
+    write_atomically(root / CHECKSUMS, (json.dumps(records, indent=1, sort_keys=True) + "\n").encode())
+
+
+def _digests(path: Path) -> tuple[str, str]:
+    """The md5 and the sha256 of a file."""
+    md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            md5.update(block)
+            sha256.update(block)
+    return md5.hexdigest(), sha256.hexdigest()
+
+
+def _mismatch(digests: tuple[str, str], record: dict[str, Any], published_md5: str | None) -> str:
+    md5, sha256 = digests
+    if published_md5 is not None:
+        return "" if md5 == published_md5 else f"its md5 is {md5}, the published one is {published_md5}"
+    first = record.get("sha256", sha256)
+    return "" if sha256 == first else f"its sha256 is {sha256}, that of the first download was {first}"
+
+
+def _fetch_until_complete(url: str, part: Path, root: Path, file: str) -> None:
     failures = 0
     while True:
         before = _size(part)
@@ -146,9 +191,9 @@ def _fetch_until_whole(url: str, part: Path, root: Path, file: str) -> None:
         except HTTPError as error:
             error.close()
             problem = f"the source says {error.code} {error.reason}"
-            if error.code not in _PASSING:
+            if error.code not in _TEMPORARY:
                 raise DownloadError(f"{file}: {problem} for {url}: get it elsewhere and place it by hand") from error
-        except (OSError, HTTPException) as error:  # of the network: those of the disk are refused where they happen
+        except (OSError, HTTPException) as error:  # of the network; those of the disk are DownloadErrors
             problem = f"the connection to {urlsplit(url).hostname} failed ({getattr(error, 'reason', error)})"
         else:
             return
@@ -159,32 +204,32 @@ def _fetch_until_whole(url: str, part: Path, root: Path, file: str) -> None:
 
 
 def _fetch(url: str, part: Path, root: Path, file: str) -> None:
-    """One request: the whole file, or what is missing of it."""
+    """One request, for the whole file or for what is missing of it."""
     have = _size(part)
-    with _disk(root / RECORD):
-        record = read_record(root, file)
+    with _disk_errors(root / CHECKSUMS):
+        record = _read_record(root, file)
     try:
         response = _request(url, have)
     except HTTPError as error:
-        if error.code != _BEYOND_THE_END or not have:
+        if error.code != _RANGE_NOT_SATISFIABLE or not have:
             raise
         error.close()
-        whole = _total(error.headers) if "Content-Range" in error.headers else record.get("total")
-        if whole != have:
+        total = _total(error.headers) if "Content-Range" in error.headers else record.get("total")
+        if total != have:
             _start_over(url, part, root, file)
         return
     with response:
         etag, total = response.headers.get("ETag"), _total(response.headers)
-        if response.status == _SOME:
-            begins = response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
-            if not begins or (record.get("etag", etag), record.get("total", total)) != (etag, total):
+        if response.status == _PARTIAL_CONTENT:
+            continues = response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+            if not continues or (record.get("etag", etag), record.get("total", total)) != (etag, total):
                 response.close()
                 _start_over(url, part, root, file)
                 return
-        else:  # the server does not know parts, or none was asked for
+        else:  # the server does not support ranges, or none was asked for
             have = 0
-            with _disk(root / RECORD):
-                write_record(root, file, record | {"etag": etag, "total": total})
+            with _disk_errors(root / CHECKSUMS):
+                _write_record(root, file, record | {"etag": etag, "total": total})
         _receive(response, part, have, total)
 
 
@@ -194,19 +239,19 @@ def _start_over(url: str, part: Path, root: Path, file: str) -> None:
 
 
 def _receive(response: HTTPResponse, part: Path, have: int, total: int | None) -> None:
-    """Append what comes to the bytes that are there, and see it safely on the disk."""
-    with _disk(part):
+    """Write what arrives behind the first `have` bytes, and flush it to the disk."""
+    with _disk_errors(part):
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
     try:
         os.ftruncate(descriptor, have)
         os.lseek(descriptor, have, os.SEEK_SET)
-        with _bar(part.name.removesuffix(".part"), have, total) as at:
-            while block := response.read(_TOGETHER):
-                with _disk(part, None if total is None else total - have):
+        with _progress_bar(part.name.removesuffix(".part"), have, total) as update:
+            while block := response.read(_BLOCK):
+                with _disk_errors(part, None if total is None else total - have):
                     _write(descriptor, block)
                 have += len(block)
-                at(have)
-        with _disk(part, 0):
+                update(have)
+        with _disk_errors(part, 0):
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -221,12 +266,12 @@ def _write(descriptor: int, block: bytes) -> None:
 
 
 @contextmanager
-def _disk(path: Path, needed: int | None = None) -> Iterator[None]:
-    """What the disk refuses, in one line, so that it is not taken for a connection that failed."""
+def _disk_errors(path: Path, needed: int | None = None) -> Iterator[None]:
+    """Make errors of the disk DownloadErrors, to tell them from failed connections."""
     try:
         yield
     except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+        if error.errno not in _FULL:
             raise DownloadError(f"{path} cannot be written: {error.strerror}") from error
         amount = "more bytes" if needed is None else f"{needed:,} more bytes"
         raise DownloadError(
@@ -235,7 +280,7 @@ def _disk(path: Path, needed: int | None = None) -> Iterator[None]:
 
 
 class _WebRedirects(HTTPRedirectHandler):
-    """Follows redirects on the web, and nowhere else."""
+    """Follows redirects to http and https only."""
 
     def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Request | None:
         _require_web(newurl)
@@ -254,7 +299,7 @@ def _require_web(url: str) -> None:
 
 
 def _total(headers: Message) -> int | None:
-    """How many bytes the whole file has, if the server says so."""
+    """The bytes of the whole file, if the server states them."""
     text: str = headers.get("Content-Range", "").rpartition("/")[2] or headers.get("Content-Length", "")
     return int(text) if text.isdigit() else None
 
@@ -264,43 +309,26 @@ def _size(path: Path) -> int:
 
 
 @contextmanager
-def _bar(file: str, have: int, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Bytes and speed on standard error, if anybody can see it."""
+def _progress_bar(file: str, have: int, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Bytes and speed on standard error, if it is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
     from rich import progress  # noqa: PLC0415 - only a terminal needs it
     from rich.console import Console  # noqa: PLC0415 - same
 
-    columns = (
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.DownloadColumn(),
-        progress.TransferSpeedColumn(),
-        progress.TimeRemainingColumn(),
-    )
-    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task(file, total=total, completed=have)
-        yield lambda done: shown.update(task, completed=done)
-
-
-_ENTRIES = 1 << 20
-_TORN = (
-    tarfile.TarError,
-    zlib.error,
-    EOFError,
-    UnicodeError,
-    FileExistsError,  # two members of one name, or one that is a file and a directory
-    IsADirectoryError,
-    NotADirectoryError,
-)
+    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.DownloadColumn())
+    speed = (progress.TransferSpeedColumn(), progress.TimeRemainingColumn())
+    with progress.Progress(*columns, *speed, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(file, total=total, completed=have)
+        yield lambda done: bar.update(task, completed=done)
 
 
 def unpack(archive: Path, target: Path, *, max_bytes: int, max_members: int) -> None:
     """Unpack a tar file, compressed by gzip or not, into a new directory, by way of a temporary one beside it.
 
-    Only plain files and directories are taken, without their owners and permissions. Links, devices, absolute paths and
-    paths with .. are refused, and so is what has more bytes or members than expected.
+    Only plain files and directories are unpacked, without their owners and permissions. Links, devices, absolute paths and
+    paths with .. are refused, and so are archives with more bytes or members than expected.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -312,9 +340,9 @@ def unpack(archive: Path, target: Path, *, max_bytes: int, max_members: int) -> 
     ...     (Path(place) / "a/b/c.txt").read_text()
     'hello'
     """
-    for leftover in target.parent.glob(f".{target.name}.*.unpacking"):  # of a call that was cut off
+    for leftover in target.parent.glob(f".{target.name}.*.unpacking"):  # of a killed process
         shutil.rmtree(leftover)
-    require_free(target)
+    _require_empty(target)
     draft = target.with_name(f".{target.name}.{os.getpid()}.unpacking")
     draft.mkdir(parents=True)
     try:
@@ -323,72 +351,64 @@ def unpack(archive: Path, target: Path, *, max_bytes: int, max_members: int) -> 
             target.rmdir()
         draft.replace(target)
     except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+        if error.errno not in _FULL:
             raise
         raise InputError(f"{archive.name}: the disk is full, {target} needs up to {max_bytes:,} bytes") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def require_free(target: Path) -> None:
-    """Refuse a directory that holds something.
-
-    >>> require_free(Path("nowhere"))
-    """
+def _require_empty(target: Path) -> None:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"{target} is there already, but not what it should hold: move it away")
 
 
 def _unpack_into(draft: Path, archive: Path, max_bytes: int, max_members: int) -> None:
     left = max_bytes
-    with _told_if_torn(archive), archive.open("rb") as file, tarfile.open(fileobj=file, mode=_mode(file)) as tar:
+    with _damage_errors(archive), archive.open("rb") as file, tarfile.open(fileobj=file, mode=_mode(file)) as tar:
         for number, member in enumerate(tar, start=1):
             if number > max_members:
                 raise InputError(f"{archive} has more than {max_members:,} members: it is not unpacked")
-            place = draft / _safe(member, archive)
-            if hasattr(tarfile, "data_filter"):  # from Python 3.11.4 on: a second opinion
-                tarfile.data_filter(member, str(draft))
+            place = draft / _checked_path(member, archive)
             if member.isdir():
                 place.mkdir(parents=True, exist_ok=True)
                 continue
             place.parent.mkdir(parents=True, exist_ok=True)
             with _content(tar, member) as source, place.open("xb") as copy:
-                # What comes out is counted: a size that an archive states may be a lie.
-                while block := source.read(min(_ENTRIES, left + 1)):
+                # The bytes are counted as they come: the size that an archive states may be false.
+                while block := source.read(min(1 << 20, left + 1)):
                     left -= len(block)
                     if left < 0:
                         raise InputError(f"{archive} unpacks to more than {max_bytes:,} bytes: it is not unpacked")
                     copy.write(block)
-        while tar.fileobj is not None and tar.fileobj.read(_ENTRIES):  # gzip's checksum comes after the last member
+        while tar.fileobj is not None and tar.fileobj.read(1 << 20):  # gzip's checksum is behind the last member
             pass
 
 
 @contextmanager
-def _told_if_torn(archive: Path) -> Iterator[None]:
-    """Whatever a torn archive leads its readers to, in one line."""
+def _damage_errors(archive: Path) -> Iterator[None]:
     try:
         yield
-    except (*_TORN, OSError) as error:
-        # gzip's own complaint is an OSError without a number.
-        if not isinstance(error, _TORN) and error.errno is not None:
+    except (*_DAMAGED, OSError) as error:
+        if not isinstance(error, _DAMAGED) and error.errno is not None:  # gzip's own error is an OSError without a number
             raise
         raise InputError(f"{archive} is not a whole tar file ({error}): remove it and get it again") from error
 
 
 def _mode(file: IO[bytes]) -> Literal["r:gz", "r:"]:
-    compressed = file.read(2) == b"\x1f\x8b"
+    is_compressed = file.read(2) == b"\x1f\x8b"
     file.seek(0)
-    return "r:gz" if compressed else "r:"
+    return "r:gz" if is_compressed else "r:"
 
 
-def _safe(member: tarfile.TarInfo, archive: Path) -> PurePosixPath:
-    """The member's path, if it is a plain file or directory that stays below the target."""
+def _checked_path(member: tarfile.TarInfo, archive: Path) -> PurePosixPath:
+    """The path of a plain file or directory that stays below the target. Stricter than `tarfile.data_filter`."""
     path, windows = PurePosixPath(member.name), PureWindowsPath(member.name)
     if path.is_absolute() or windows.anchor or ".." in windows.parts or "\0" in member.name:
         raise InputError(f"{archive} holds {member.name!r}, which lies outside of it: it is not unpacked")
     if not (member.isreg() or member.isdir()):
-        kinds = {"link": member.issym() or member.islnk(), "device": member.isdev(), "thing of an unknown kind": True}
-        kind = next(kind for kind, is_it in kinds.items() if is_it)
+        is_link = member.issym() or member.islnk()
+        kind = "link" if is_link else "device" if member.isdev() else "thing of an unknown kind"
         raise InputError(f"{archive} holds {member.name!r}, which is a {kind}: it is not unpacked")
     return path
 
@@ -398,76 +418,3 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
     if file is None:
         raise tarfile.ReadError(f"{member.name} has no content")
     return file
-
-
-DOWNLOADS, LOCK = "downloads", "getting.lock"
-_LOGGER = logging.getLogger("wildood")
-
-
-def obtain(named: NamedSet, root: Path, part: SetPart | None = None, *, keep: bool = False) -> None:
-    """Bring a part of a set to the data root; without a part, all but those that are there on request only.
-
-    One process does so at a time: another one waits, and finds it done.
-
-    Args:
-        named: the set.
-        root: the data root.
-        part: of the set.
-        keep: archives, too, once they are unpacked.
-
-    >>> from wildood.data.named_sets import SETS
-    >>> obtain(SETS["digits"], Path("nowhere"))  # nothing to do
-    """
-    wanted = [part] if part else [part for part in named.parts if not part.on_request]
-    if all(named.place(each, root) for each in wanted):
-        return
-    if named.kind == "digits":
-        raise InputError(IN_SCIKIT_LEARN)
-    root.mkdir(parents=True, exist_ok=True)
-    with locked(root / LOCK, waiting=f"another process brings data to {root}: waiting for it"):
-        for each in wanted:
-            for file in named.downloads:
-                if file.part in {None, each.name} and named.place(each, root) is None:
-                    _bring(named, file, root, keep=keep)
-            if named.place(each, root) is None:
-                raise InputError(f"{named.name}: {each.name} is not in what can be downloaded: see {named.source}")
-
-
-def kept_file(file: Download, named: NamedSet, root: Path) -> Path | None:
-    """Where a file of a set lies, or an archive that was kept or placed by hand; None if it is nowhere.
-
-    >>> kept_file(Download("", "a.mat"), NamedSet("a", "", "", "", "svhn", (), ("a", ".")), Path("nowhere")) is None
-    True
-    """
-    places = (DOWNLOADS, ".") if file.unpacked else named.places
-    return next((root / place / file.file for place in places if (root / place / file.file).is_file()), None)
-
-
-def wrong_content(path: Path, file: Download, root: Path) -> str:
-    """What is wrong with the content of a file, or nothing.
-
-    >>> wrong_content(Path(__file__), Download("", "a.mat"), Path("nowhere"))  # nobody has recorded a checksum
-    ''
-    """
-    return mismatch(digests(path), read_record(root, file.file), file.md5)
-
-
-def _bring(named: NamedSet, file: Download, root: Path, *, keep: bool) -> None:
-    """Download a file, unless it is there, and unpack it, if it is an archive."""
-    target = root / named.name
-    if file.unpacked:
-        require_free(target)
-    found = kept_file(file, named, root)
-    if found is None:
-        _LOGGER.info("%s: downloading %s (terms: %s)", named.name, file.url, named.terms)
-        place = (root / DOWNLOADS if file.unpacked else target) / file.file
-        download(file.url, place, root, file.md5)
-    else:
-        place, wrong = found, wrong_content(found, file, root)
-        if wrong:
-            raise InputError(f"{found} is not the file that is expected: {wrong}. Remove it, and it is downloaded anew")
-    if file.unpacked:
-        _LOGGER.info("%s: unpacking %s", named.name, place)
-        unpack(place, target, max_bytes=file.unpacked, max_members=file.members)
-        if found is None and not keep:  # what a user placed by hand is theirs
-            place.unlink()

@@ -1,4 +1,4 @@
-"""Files: atomic writes, locks, the data root, and tensors and states as safetensors."""
+"""Files: the data root, locks, atomic writes, and tensors and states as safetensors."""
 
 import hashlib
 import io
@@ -14,44 +14,39 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+from filelock import lock_descriptor
 from platformdirs import user_cache_dir
 from safetensors import SafetensorError
-from safetensors.torch import load as parse_tensors
-from safetensors.torch import save as serialise_tensors
-from torch import Tensor
 
 from wildood.errors import InputError, as_utf8
 from wildood.settings import check_path
 
-VARIABLE = "WILDOOD_DATA"
+if TYPE_CHECKING:  # `wildood data list` starts without torch
+    from torch import Tensor
+
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
+_LOGGER = logging.getLogger("wildood")
 
 
-def data_root(given: str | Path | None = None) -> Path:
-    """The directory that was given, else that of the environment variable WILDOOD_DATA, else the user's cache.
+def data_root(path: str | Path | None = None) -> Path:
+    """The directory for downloads and caches: `path`, else the environment variable WILDOOD_DATA, else the user's cache.
 
     >>> data_root("sets").as_posix()
     'sets'
     """
-    if given is not None:
-        return check_path(given, "the data root (cache=, root= or --data-root)")
-    return Path(os.environ.get(VARIABLE) or user_cache_dir("wildood"))
-
-
-if sys.platform != "win32":
-    import fcntl
-
-_LOGGER = logging.getLogger("wildood")
+    if path is not None:
+        return check_path(path, "the data root (cache=, root= or --data-root)")
+    return Path(os.environ.get("WILDOOD_DATA") or user_cache_dir("wildood"))
 
 
 @contextmanager
-def locked(path: Path, *, shared: bool = False, waiting: str | None = None, create: bool = True) -> Iterator[bool]:
-    """Hold a lock, alone or shared; gives False if it is not to be had, as where a file system knows no locks.
+def locked(path: Path, *, waiting: str | None = None, create: bool = True) -> Iterator[bool]:
+    """Lock a file or a directory; yields False if another process holds the lock, or the file system has no locks.
 
-    If another process has it, the lock is waited for where `waiting` is a text, which goes to the log unless it is empty. A
-    file that is not there is made, unless `create` is False.
+    If `waiting` is a text, the lock is waited for, and the text is logged unless it is empty.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place, locked(Path(place) / "lock") as first:
@@ -59,61 +54,55 @@ def locked(path: Path, *, shared: bool = False, waiting: str | None = None, crea
     ...         first, second
     (True, False)
     """
-    number = _opened(path, create=create)
-    try:
-        yield number is not None and _lock(number, waiting, shared=shared)
-    finally:
-        if number is not None:
-            os.close(number)
+    with _opened_to_lock(path, create=create) as descriptor:
+        yield descriptor is not None and bool(_lock(descriptor, waiting))
 
 
 def is_held(path: Path) -> bool:
-    """Whether another process has the lock; no, where a file system knows none.
+    """Whether another process holds the lock; False where the file system has no locks.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place, locked(Path(place) / "lock"):
     ...     is_held(Path(place) / "lock"), is_held(Path(place) / "other")
     (True, False)
     """
-    if sys.platform != "win32" and path.exists():
-        with path.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-            except OSError:
-                return False
-    return False
+    with _opened_to_lock(path, create=False) as descriptor:
+        return descriptor is not None and _lock(descriptor) is False
 
 
-def _opened(path: Path, *, create: bool) -> int | None:
-    if sys.platform == "win32":  # without locks, an open file would only be in the way of those who rename it
-        return None
-    readable = (os.O_RDONLY,)  # a directory, or a file in a read-only place, can only be read
-    for flags in (os.O_WRONLY | os.O_CREAT, *readable) if create else readable:
-        with suppress(OSError):
-            return os.open(path, flags, 0o666)
-    return None
-
-
-def _lock(number: int, waiting: str | None, *, shared: bool) -> bool:
-    if sys.platform == "win32":
-        return False
-    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+@contextmanager
+def _opened_to_lock(path: Path, *, create: bool) -> Iterator[int | None]:
+    if sys.platform == "win32":  # where an open file can be neither replaced nor removed
+        yield None
+        return
+    descriptor = None
+    for flags in (os.O_WRONLY | os.O_CREAT, os.O_RDONLY) if create else (os.O_RDONLY,):
+        if descriptor is None:
+            with suppress(OSError):  # a directory, or a file in a read-only place, can only be opened for reading
+                descriptor = os.open(path, flags, 0o666)
     try:
-        fcntl.flock(number, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
+        yield descriptor
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _lock(descriptor: int, waiting: str | None = None) -> bool | None:
+    """True with the lock, False if another process holds it, None if there are no locks."""
+    # Not filelock.FileLock, whose lock is a file of its own: a saved detector, a read-only cache and a draft have none.
+    try:
+        if lock_descriptor(descriptor, blocking=False):
+            return True
         if waiting is None:
             return False
         if waiting:
             _LOGGER.info(waiting)
-        fcntl.flock(number, kind)
+        return lock_descriptor(descriptor)
     except OSError:
-        return False
-    return True
+        return None
 
 
-_HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # this machine, in the names of what it writes
+_HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # this machine, in the names of its drafts
 _LEFTOVER = re.compile(r"\..+\.(?P<host>[0-9a-f]{8})[0-9a-f]{8}\.part", re.DOTALL)
 _DAY = 24 * 60 * 60
 
@@ -123,7 +112,7 @@ class DamagedFileError(ValueError):
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a machine that loses power, finds the old content or the new, never a part.
+    """Write a file through a draft beside it: after a crash or a power failure it has the old content or the new.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -138,9 +127,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     remove_leftovers(path.parent)
     while True:
         draft = path.with_name(f".{path.name}.{_HOST}{token_hex(4)}.part")
-        # Locked until it has its name: nobody takes it for a leftover.
-        with locked(draft, waiting="") as mine:
-            if mine and not draft.exists():  # somebody has, before the lock was there
+        with locked(draft, waiting="") as mine:  # until it has its final name: a draft without a lock is a leftover
+            if mine and not draft.exists():  # removed as a leftover before it was locked
                 continue
             try:
                 with draft.open("wb") as file:
@@ -154,10 +142,10 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove what writers that were killed left in a directory: the system has let go of their locks.
+    """Remove the drafts of killed writers from a directory: those that nobody locks.
 
-    Where a file system knows no locks, leftovers stay; those of another machine go when they are a day old, for some
-    network file systems do not tell one machine of the locks of another.
+    Drafts of another machine must be a day old, because some network file systems do not share locks between machines. Where
+    the file system has no locks, drafts stay.
 
     >>> remove_leftovers(Path("nowhere"))
     """
@@ -166,15 +154,15 @@ def remove_leftovers(directory: Path) -> None:
         names = os.listdir(directory)  # noqa: PTH208 - names alone: there may be many
     for match in filter(None, map(_LEFTOVER.fullmatch, names)):
         path = directory / match.string
-        with suppress(OSError):  # another process was faster, or the file is another user's
+        with suppress(OSError):  # another process removed it, or another user owns it
             if match["host"] == _HOST or time.time() - path.stat().st_mtime > _DAY:
-                with locked(path, create=False) as dead:  # made anew, it would be taken for that of a living writer
-                    if dead:
+                with locked(path, create=False) as abandoned:
+                    if abandoned:
                         path.unlink()
 
 
 def write_text(path: Path, text: str) -> None:
-    r"""Write a text file in UTF-8, whole or not at all; of names that are not UTF-8, the odd bytes are written as \udcff.
+    r"""Write a text file in UTF-8 atomically; bytes of file names that are not UTF-8 are written as \udcff.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -186,27 +174,27 @@ def write_text(path: Path, text: str) -> None:
 
 
 def open_plain(path: str | Path) -> BinaryIO:
-    """Open a file to read it; a pipe, a socket or a device is refused, for reading one may never end.
+    """Open a file for reading; a pipe, a socket or a device is refused, because reading it may never end.
 
     >>> open_plain("/dev/zero")
     Traceback (most recent call last):
     wildood.errors.InputError: /dev/zero is a pipe, a socket or a device: give a plain file
     """
     mode = Path(path).stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # of a directory, the system says it
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a directory raises an error of its own
         raise InputError(f"{path} is a pipe, a socket or a device: give a plain file")
     return Path(path).open("rb")
 
 
 def write_array_file(path: Path, **arrays: np.ndarray[Any, Any]) -> None:
-    """Write named arrays as an `.npz` file, whole or not at all."""
+    """Write named arrays as an `.npz` file, atomically."""
     content = io.BytesIO()
     np.savez(content, **arrays)  # type: ignore[arg-type]
     write_atomically(path, content.getvalue())
 
 
 def digest(content: bytes | memoryview) -> str:
-    """A checksum that changes with any byte; it tells accidents, not forgery.
+    """The SHA-256 checksum of some bytes.
 
     >>> len(digest(b"x"))
     64
@@ -214,21 +202,25 @@ def digest(content: bytes | memoryview) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def dump_tensors(tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
-    """Named tensors as a safetensors file; tensors that share memory are written out each.
+def dump_tensors(tensors: dict[str, "Tensor"], metadata: dict[str, str] | None = None) -> bytes:
+    """Named tensors as a safetensors file; tensors that share memory are written separately.
 
     >>> import torch
     >>> load_tensors(dump_tensors({"a": torch.tensor([1, 2])}))
     {'a': tensor([1, 2])}
     """
+    from safetensors.torch import save  # noqa: PLC0415 - imports torch
+
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    return serialise_tensors(copies, metadata)
+    return save(copies, metadata)
 
 
-def load_tensors(content: bytes) -> dict[str, Tensor]:
+def load_tensors(content: bytes) -> dict[str, "Tensor"]:
     """The tensors of a safetensors file; a torn file is refused."""
+    from safetensors.torch import load  # noqa: PLC0415 - imports torch
+
     try:
-        return parse_tensors(content)
+        return load(content)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise DamagedFileError("not a whole safetensors file") from error
 
@@ -267,12 +259,14 @@ def load_state(content: bytes) -> Any:
         raise DamagedFileError("not a file that wildood wrote") from error
 
 
-def _digest(skeleton: str, tensors: dict[str, Tensor]) -> str:
+def _digest(skeleton: str, tensors: dict[str, "Tensor"]) -> str:
     return digest(skeleton.encode() + dump_tensors(tensors))
 
 
-def _take_tensors(state: Any, tensors: dict[str, Tensor]) -> Any:
+def _take_tensors(state: Any, tensors: dict[str, "Tensor"]) -> Any:
     """The state with each tensor replaced by its number; the tensors go into `tensors`."""
+    from torch import Tensor  # noqa: PLC0415 - slow to import
+
     if isinstance(state, Tensor):
         tensors[str(len(tensors))] = state
         return {"tensor": len(tensors) - 1}
@@ -283,7 +277,7 @@ def _take_tensors(state: Any, tensors: dict[str, Tensor]) -> Any:
     return state
 
 
-def _put_tensors(skeleton: Any, tensors: dict[str, Tensor]) -> Any:
+def _put_tensors(skeleton: Any, tensors: dict[str, "Tensor"]) -> Any:
     if isinstance(skeleton, dict):
         if "tensor" in skeleton:
             return tensors[str(skeleton["tensor"])]

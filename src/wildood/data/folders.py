@@ -1,4 +1,4 @@
-"""Folders of pictures and lists of them, opened as images."""
+"""Folders and manifests of images: which files they name, and `open_images`, which opens any of them, or arrays."""
 
 import csv
 import io
@@ -8,43 +8,131 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from wildood.data.array_files import names_arrays, open_arrays
-from wildood.data.files import data_root, open_plain
-from wildood.data.image_cache import Listed, Listing, open_decoded
+from wildood.data.files import IMAGE_SUFFIXES, data_root, open_plain
+from wildood.data.image_cache import Listed, Listing, open_cached
 from wildood.data.images import Framing, How, Images
 from wildood.errors import InputError, as_utf8
-from wildood.settings import check_flag, check_integer, check_path
+from wildood.settings import can_be_named, check_flag, check_integer, check_path
 
-PICTURES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
-# Pictures that cannot be read: they are listed all the same, so that they are refused by their names.
-_FOREIGN = frozenset({".heic", ".heif", ".avif", ".jp2"})
+KINDS = (".csv", ".jsonl")  # of manifests
+_SUFFIXES = IMAGE_SUFFIXES | {".heic", ".heif", ".avif", ".jp2"}  # the last cannot be read, and are refused by name
+_ACCEPTED = "give a folder of pictures, a .csv or .jsonl manifest, or an .npy or .npz file of arrays"
+_PATHS, _LABELS = ("path", "file", "image"), ("label", "class")
+_INTEGER, _FRACTION = re.compile(r"\d{1,9}"), re.compile(r"-\d+|-?\d+\.\d*")
 _LOGGER = logging.getLogger("wildood")
+
+
+def open_images(
+    path: str | Path,
+    size: tuple[int, int] | int | None = None,
+    *,
+    how: How = "cover",
+    channels: Literal[1, 3] = 3,
+    skip_broken: bool = False,
+    cache: str | Path | None = None,
+    workers: int | None = None,
+) -> Images:
+    """Open a folder of images, a manifest of images, or arrays.
+
+    A folder holds images at any depth (.jpg, .png, .gif, .tiff, .webp and others, by their names). If all of them
+    are in subfolders, the subfolders of the first level are the classes, numbered in the order of their names, or of
+    their values if all names are integers; else there are no labels. A manifest is a .csv file with a header
+    path,label (or path alone), or a .jsonl file with lines of {"path": ..., "label": ...}; paths are relative to it,
+    labels are integers, or names, numbered in their order.
+
+    Images of any size and mode become uint8 arrays in NHWC: upright, the first frame, without transparency, 16 bits
+    scaled to 8 (32 bits, too, unless all values are below 256), floats scaled from 0..1 (or taken as 0..255). They are
+    decoded once, in threads, into a cache; opened again, only files that are new or changed are decoded.
+
+    Arrays come from FILE.npy (memory-mapped), FILE.npz, FILE.npz:x, FILE.npz:x,y, or - (standard input), and stay
+    as they are, of any shape and type: the arguments below are for images only.
+
+    Args:
+        path: the folder, manifest or file of arrays.
+        size: height and width of the examples, or one number for both; None takes images as they are.
+        how: "cover" resizes and crops the centre, "centre" only crops; see `Framing`.
+        channels: 3 for RGB, 1 for grey.
+        skip_broken: leave out files that cannot be read, with a warning, and list them in `broken`.
+        cache: the directory for the cache; by default WILDOOD_DATA, else the user's cache.
+        workers: threads that decode; by default one for each processor.
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     for name in ("cat", "dog"):
+    ...         Path(place, "pets", name).mkdir(parents=True)
+    ...         Image.new("RGB", (40, 30), name == "dog" and "white" or "black").save(f"{place}/pets/{name}/1.png")
+    ...     images = open_images(f"{place}/pets", size=16, cache=place)
+    ...     images.examples.shape, images.labels, images.classes, list(images.names)
+    ((2, 16, 16, 3), array([0, 1]), ('cat', 'dog'), ['cat/1.png', 'dog/1.png'])
+    """
+    framing = Framing(size, how, channels)
+    threads = _processors() if workers is None else check_integer(workers, "workers", "at least 1, at most 1024", most=1024)
+    skip_broken = check_flag(skip_broken, "skip_broken")
+    check_path(path, "the path")
+    if names_arrays(str(path)):
+        return open_arrays(str(path))
+    listing, root = listing_of(path), data_root(cache)
+    if isinstance(listing, Folder) and listing.classes and _is_visible_in(root.resolve(), listing.root.resolve()):
+        raise InputError(f"{root} lies in {path}, where it would count as a class: give another cache= (--data-root)")
+    return open_cached(listing, framing, root, skip_broken=skip_broken, workers=threads)
+
+
+def _is_visible_in(cache: Path, folder: Path) -> bool:
+    return cache.is_relative_to(folder) and not any(part.startswith(".") for part in cache.relative_to(folder).parts)
+
+
+def _processors() -> int:
+    # Those that this process may use: a container often has fewer than the machine.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def listing_of(path: str | Path) -> Listing:
+    """The files of a folder or a manifest.
+
+    >>> listing_of("")
+    Traceback (most recent call last):
+    wildood.errors.InputError: the path is empty: give a folder of pictures, a .csv or .jsonl manifest, or an .npy or ...
+    """
+    place = Path(path)
+    if not str(path):
+        raise InputError(f"the path is empty: {_ACCEPTED}")
+    try:
+        is_folder = stat.S_ISDIR(place.stat().st_mode)
+    except FileNotFoundError as error:
+        raise InputError(f"{place} does not exist: {_ACCEPTED}") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{place} cannot be opened ({getattr(error, 'strerror', error)}): {_ACCEPTED}") from error
+    if is_folder:
+        return Folder(place)
+    if place.suffix.lower() in KINDS:
+        return Manifest(place)
+    if place.suffix.lower() in IMAGE_SUFFIXES:
+        raise InputError(f"{place} is one picture: give the folder that it lies in")
+    raise InputError(f"{place} is not of a kind that can be opened: {_ACCEPTED}")
 
 
 @dataclass
 class Tally:
-    """How many, and the first of them.
-
-    >>> tally = Tally()
-    >>> tally.add("a.txt"), tally.add("b.txt"), tally
-    (None, None, Tally(count=2, first='a.txt'))
-    """
+    """A count of names, and the first of them."""
 
     count: int = 0
     first: str = ""
 
     def add(self, name: str) -> None:
-        """One more."""
+        """Count a name."""
         self.first = self.first or name
         self.count += 1
 
 
 class Folder:
-    """The pictures below a folder; if it holds no pictures itself, the folders in it are the classes.
+    """The images below a folder; if it holds no images itself, its subfolders are the classes.
 
     Classes are numbered in the order of their names, or of their values if all names are integers (0, 1, 2, 10).
 
@@ -54,114 +142,108 @@ class Folder:
     ...         (Path(place) / name).parent.mkdir(parents=True, exist_ok=True)
     ...         (Path(place) / name).touch()
     ...     folder = Folder(Path(place))
-    ...     folder.classes, [(file.name, file.label) for file in folder], folder.left_alone
+    ...     folder.classes, [(file.name, file.label) for file in folder], folder.ignored
     (('cat', 'dog'), [('cat/2/b.jpg', 0), ('dog/a.png', 1)], Tally(count=1, first='cat/notes.txt'))
     """
 
     def __init__(self, place: Path) -> None:
         self.place = self.root = place
-        self.left_alone, self.without_pictures = Tally(), Tally()
-        folders, beside = _folders_and_a_picture(place)
-        self._folders = () if beside else tuple(_ordered(folders))
+        self.ignored, self.empty_classes = Tally(), Tally()
+        folders, stray = _folders_and_first_picture(place)
+        self._folders = () if stray else tuple(_in_order_of_value(folders))
         self.classes = tuple(map(as_utf8, self._folders))
         self.unlabelled = "" if self.classes else "put the pictures of each class into a folder of their own"
-        if beside and folders:
-            self.unlabelled = f"{beside} lies beside folders: put every picture into the folder of its class"
+        if stray and folders:
+            self.unlabelled = f"{stray} lies beside folders: put every picture into the folder of its class"
 
     def __iter__(self) -> Iterator[Listed]:
         labels = {name: label for label, name in enumerate(self._folders)}
-        left_alone, without_pictures, empty = Tally(), Tally(), dict.fromkeys(self._folders)
+        ignored, empty_classes, without_files = Tally(), Tally(), dict.fromkeys(self._folders)
         name = ""
-        for name, found in self._walk(left_alone):
+        for name, status in self._walk(ignored):
             top = name.partition("/")[0]
             if labels and top not in labels:
                 raise InputError(f"{self.root}: {top} appeared while it was listed: open it again")
-            empty.pop(top, None)
-            yield listed(name, found, labels.get(top))
+            without_files.pop(top, None)
+            yield _listed(name, status, labels.get(top))
         if not name:
-            others = f", but other files ({left_alone.count}, such as {left_alone.first})" if left_alone.count else ""
+            others = f", but other files ({ignored.count}, such as {ignored.first})" if ignored.count else ""
             raise InputError(
-                f"{self.place} holds no pictures{others}: give a folder with {', '.join(sorted(PICTURES))} files"
+                f"{self.place} holds no pictures{others}: give a folder with {', '.join(sorted(IMAGE_SUFFIXES))} files"
             )
-        for top in empty:
-            without_pictures.add(top)
-        self.left_alone, self.without_pictures = left_alone, without_pictures
+        for top in without_files:
+            empty_classes.add(top)
+        self.ignored, self.empty_classes = ignored, empty_classes
 
     def remarks(self) -> None:
-        """Tell the log which files were left alone, and which classes have no pictures."""
-        if self.left_alone.count:
-            others = self.left_alone
+        """Log which files were ignored, and which classes have no images."""
+        if self.ignored.count:
             what = "files left alone, hidden or not pictures by their names"
-            _LOGGER.info("%s: %s: %d, such as %s", self.place, what, others.count, others.first)
-        if self.without_pictures.count:
-            empty = self.without_pictures
+            _LOGGER.info("%s: %s: %d, such as %s", self.place, what, self.ignored.count, self.ignored.first)
+        if self.empty_classes.count:
+            empty = self.empty_classes
             _LOGGER.warning("%s: classes without pictures: %d, such as %s", self.place, empty.count, empty.first)
 
-    def _walk(self, left_alone: Tally) -> Iterator[tuple[str, os.stat_result | None]]:
-        """The pictures below a folder, sorted at each level; a link back to one of those above it is left alone."""
+    def _walk(self, ignored: Tally) -> Iterator[tuple[str, os.stat_result | None]]:
+        """The images below the folder, sorted at each level; a link to a folder above is ignored."""
         status = _status(str(self.root))
-        # One entry for each level, not one call: folders may lie deeper in each other than Python's calls may.
-        levels = [("", frozenset({_identity(status)} if status else ()), iter(_names(self.root)))]
-        while levels:
-            below, above, names = levels[-1]
-            own = next(names, None)
-            if own is None:
-                levels.pop()
+        # A stack, not recursion: folders may be nested deeper than Python's calls.
+        stack = [("", frozenset({_identity(status)} if status else ()), iter(_names(self.root)))]
+        while stack:
+            prefix, above, names = stack[-1]
+            own_name = next(names, None)
+            if own_name is None:
+                stack.pop()
                 continue
-            name = f"{below}{own}"
+            name = f"{prefix}{own_name}"
             status = _status(f"{self.root}/{name}")
             is_folder = status is not None and stat.S_ISDIR(status.st_mode)
-            if _is_hidden(own) or not (is_folder or _is_picture(own)):
-                left_alone.add(name)
+            if _is_hidden(own_name) or not (is_folder or _is_picture(own_name)):
+                ignored.add(name)
             elif status is None or not is_folder:
                 yield name, status
             elif _identity(status) in above:
-                left_alone.add(name)
+                ignored.add(name)
             else:
-                levels.append((f"{name}/", above | {_identity(status)}, iter(_names(self.root / name))))
+                stack.append((f"{name}/", above | {_identity(status)}, iter(_names(self.root / name))))
 
 
-def listed(name: str, status: os.stat_result | None, label: int | None) -> Listed:
-    """A file by what the system says of it; what is no plain file is listed, too: nothing is dropped in silence.
-
-    >>> listed("gone.png", None, 3)
-    Listed(name='gone.png', size=-1, changed=0, stamped=0, label=3)
-    """
+def _listed(name: str, status: os.stat_result | None, label: int | None) -> Listed:
+    # What is missing or no plain file is listed, too: it is reported as broken later.
     if status is None or not stat.S_ISREG(status.st_mode):
         return Listed(name, -1, 0, 0, label)
     return Listed(name, status.st_size, status.st_mtime_ns, status.st_ctime_ns, label)
 
 
-def _folders_and_a_picture(place: Path) -> tuple[list[str], str]:
-    folders, pictures = [], ""
-    try:
-        with os.scandir(place) as found:
-            for entry in found:
-                if _is_hidden(entry.name):
-                    continue
-                if entry.is_dir():
-                    folders.append(entry.name)
-                elif _is_picture(entry.name):
-                    pictures = min(pictures or entry.name, entry.name)
-    except OSError as error:
-        raise _not_listed(place, error) from error
-    return folders, pictures
+def _folders_and_first_picture(place: Path) -> tuple[list[str], str]:
+    folders, picture = [], ""
+    with _readable(place), os.scandir(place) as entries:
+        for entry in entries:
+            if _is_hidden(entry.name):
+                continue
+            if entry.is_dir():
+                folders.append(entry.name)
+            elif _is_picture(entry.name):
+                picture = min(picture or entry.name, entry.name)
+    return folders, picture
 
 
 def _names(folder: Path) -> list[str]:
-    try:
+    with _readable(folder):
         return sorted(os.listdir(folder))  # noqa: PTH208 - names take a fraction of the memory of paths
-    except OSError as error:
-        raise _not_listed(folder, error) from error
 
 
-def _not_listed(folder: Path, error: OSError) -> InputError:
-    return InputError(f"{folder} cannot be listed ({error.strerror}): give a folder that you may read")
-
-
-def _status(path: str) -> os.stat_result | None:
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
     try:
-        return os.stat(path)  # noqa: PTH116 - there may be millions
+        yield
+    except OSError as error:
+        raise InputError(f"{folder} cannot be listed ({error.strerror}): give a folder that you may read") from error
+
+
+def _status(path: str | Path) -> os.stat_result | None:
+    try:
+        return os.stat(path)  # noqa: PTH116 - paths would be slow for millions of files
     except OSError:
         return None
 
@@ -170,24 +252,18 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _ordered(names: list[str]) -> list[str]:
+def _in_order_of_value(names: list[str]) -> list[str]:
     if all(name.isascii() and name.isdecimal() for name in names):
         return sorted(names, key=lambda name: (int(name), name))
     return sorted(names)
 
 
 def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or name == "__MACOSX"  # which macOS puts into archives beside the folders
+    return name.startswith(".") or name == "__MACOSX"  # which macOS adds to archives
 
 
 def _is_picture(name: str) -> bool:
-    suffix = name[name.rfind(".") :].lower()
-    return suffix in PICTURES or suffix in _FOREIGN
-
-
-KINDS = (".csv", ".jsonl")
-_PATHS, _LABELS = ("path", "file", "image"), ("label", "class")
-_INTEGER, _FRACTION = re.compile(r"\d{1,9}"), re.compile(r"-\d+|-?\d+\.\d*")
+    return name[name.rfind(".") :].lower() in _SUFFIXES
 
 
 class _Row(NamedTuple):
@@ -197,7 +273,7 @@ class _Row(NamedTuple):
 
 
 class Manifest:
-    r"""The pictures that a manifest names, in its order; integer labels count as they are, names by their sorted place.
+    r"""The images of a manifest, in its order; integer labels are taken as they are, names are numbered in sorted order.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -219,38 +295,31 @@ class Manifest:
         if not found:
             raise InputError(f"{place} names no pictures: write a path on each line, below a header path or path,label")
         names = sorted(name for name in found if name is not None)
+        are_integers = all(_INTEGER.fullmatch(name) for name in names)
+        self.classes = () if are_integers else tuple(names)
         self._labels: dict[str | None, int | None] = {None: None}
-        if all(_INTEGER.fullmatch(name) for name in names):
-            self.classes: tuple[str, ...] = ()
-            self._labels |= {name: int(name) for name in names}
-        else:
-            self.classes = tuple(names)
-            self._labels |= {name: label for label, name in enumerate(names)}
+        self._labels |= {name: int(name) if are_integers else number for number, name in enumerate(names)}
         self.unlabelled = "" if names else "add a column label to it, with an integer or a name for each picture"
 
     def __iter__(self) -> Iterator[Listed]:
         for row in self._rows():
             if row.label not in self._labels:
                 raise InputError(f"{self.place} changed while it was read: open it again")
-            try:
-                status = os.stat(self.root / row.path)  # noqa: PTH116 - there may be millions
-            except OSError:
-                status = None
-            yield listed(row.path, status, self._labels[row.label])
+            yield _listed(row.path, _status(self.root / row.path), self._labels[row.label])
 
     def remarks(self) -> None:
-        """A manifest leaves nothing alone."""
+        """Nothing to log: a manifest ignores nothing."""
 
     def _rows(self) -> Iterator[_Row]:
         """Every row, checked."""
         read = _csv_rows if self.place.suffix.lower() == ".csv" else _json_rows
         try:
-            # Spreadsheets put a byte order mark in front.
+            # utf-8-sig: spreadsheets begin a file with a byte order mark.
             with io.TextIOWrapper(open_plain(self.place), encoding="utf-8-sig", newline="") as file:
                 for row in read(file, self.place):
-                    if not _may_be_a_file(row.path):
+                    if not row.path or not can_be_named(row.path):
                         raise InputError(f"{self.place}: line {row.line} has no path: give each row that of a picture")
-                    if row.label is not None and not _may_be_a_file(row.label):
+                    if row.label is not None and not can_be_named(row.label):
                         raise InputError(f"{self.place}: line {row.line} has a label that is no text: give a name")
                     if row.label is not None and _FRACTION.fullmatch(row.label):
                         raise InputError(
@@ -263,27 +332,27 @@ class Manifest:
             raise InputError(f"{self.place} is not UTF-8 text: save it as UTF-8") from error
 
 
-def _may_be_a_file(path: str) -> bool:
-    try:
-        return bool(path) and b"\0" not in os.fsencode(path)
-    except UnicodeEncodeError:
-        return False
-
-
 def _csv_rows(file: Any, place: Path) -> Iterator[_Row]:
     reader = csv.reader(file)
+
+    def row(cells: list[str], path_at: int, label_at: int | None) -> _Row:
+        label = None if label_at is None else cells[label_at].strip() or None
+        return _Row(reader.line_num, cells[path_at], label)
+
     try:
         first = next(reader, [])
-        names = [name.strip().lower() for name in first]
-        at, label_at = _column(names, _PATHS), _column(names, _LABELS)
-        if at is None:
+        header = [name.strip().lower() for name in first]
+        path_at, label_at = (
+            next((header.index(name) for name in names if name in header), None) for names in (_PATHS, _LABELS)
+        )
+        if path_at is None:
             if not (0 < len(first) <= 2 and first[0] and (place.parent / first[0]).is_file()):
                 raise InputError(
                     f"{place}: line 1 is {','.join(first)[:80]!r}: begin with a header path or path,label, or with a "
                     "picture's path"
                 )
-            at, label_at = 0, 1 if len(first) == 2 else None
-            yield _csv_row(1, first, at, label_at)
+            path_at, label_at = 0, 1 if len(first) == 2 else None
+            yield row(first, path_at, label_at)
         for cells in reader:
             if len(cells) not in {0, len(first)}:
                 raise InputError(
@@ -291,17 +360,9 @@ def _csv_rows(file: Any, place: Path) -> Iterator[_Row]:
                     "that holds a comma"
                 )
             if cells:
-                yield _csv_row(reader.line_num, cells, at, label_at)
+                yield row(cells, path_at, label_at)
     except csv.Error as error:
         raise InputError(f"{place}: line {reader.line_num} is not CSV ({error}): write path,label on each") from error
-
-
-def _csv_row(line: int, cells: list[str], at: int, label_at: int | None) -> _Row:
-    return _Row(line, cells[at], (cells[label_at].strip() or None) if label_at is not None else None)
-
-
-def _column(names: list[str], accepted: tuple[str, ...]) -> int | None:
-    return next((names.index(name) for name in accepted if name in names), None)
 
 
 def _json_rows(file: Any, place: Path) -> Iterator[_Row]:
@@ -315,101 +376,7 @@ def _json_rows(file: Any, place: Path) -> Iterator[_Row]:
             raise wrong from error
         if not isinstance(row, dict):
             raise wrong
-        path = next((row[name] for name in _PATHS if name in row), None)
-        label = next((row[name] for name in _LABELS if name in row), None)
+        path, label = (next((row[name] for name in names if name in row), None) for names in (_PATHS, _LABELS))
         if not isinstance(path, str) or isinstance(label, bool | list | dict):
             raise wrong
         yield _Row(line, path, None if label in {None, ""} else str(label))
-
-
-_ACCEPTED = "give a folder of pictures, a .csv or .jsonl manifest, or an .npy or .npz file of arrays"
-
-
-def open_images(
-    path: str | Path,
-    size: tuple[int, int] | int | None = None,
-    *,
-    how: How = "cover",
-    channels: Literal[1, 3] = 3,
-    skip_broken: bool = False,
-    cache: str | Path | None = None,
-    workers: int | None = None,
-) -> Images:
-    """Open a folder of pictures, a manifest of pictures, or arrays.
-
-    A folder holds pictures at any depth (.jpg, .png, .gif, .tiff, .webp and others, by their names). If all of them
-    lie in subfolders, those right below the folder are the classes, numbered in the order of their names, or of their
-    values if all names are integers; else there are no labels. A manifest is a .csv file with a header path,label (or
-    path alone), or a .jsonl file with lines of {"path": ..., "label": ...}; paths are relative to it, labels are
-    integers, or names, numbered in their order.
-
-    Pictures of any size and mode become uint8 arrays in NHWC: upright, the first frame, without transparency, 16 bits
-    scaled to 8 (32 bits, too, unless all values are below 256), floats scaled from 0..1 (or taken as 0..255). They are
-    decoded once, in threads, into a cache; opened again, only files that are new or changed are decoded.
-
-    Arrays come from FILE.npy (mapped into memory), FILE.npz, FILE.npz:x, FILE.npz:x,y, or - (standard input), and stay
-    as they are, of any shape and type: the arguments below are for pictures only.
-
-    Args:
-        path: the folder, manifest or file of arrays.
-        size: height and width to make of each picture, or one number for both; None takes them as they are.
-        how: "cover" resizes and crops the centre, "centre" only crops; see `Framing`.
-        channels: 3 for RGB, 1 for grey.
-        skip_broken: leave out files that cannot be read, with a warning, and list them in `broken`.
-        cache: the directory below which decoded pictures are kept; else that of WILDOOD_DATA, else the user's cache.
-        workers: threads that decode; by default one for each processor.
-
-    >>> import tempfile
-    >>> from PIL import Image
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     for name in ("cat", "dog"):
-    ...         Path(place, "pets", name).mkdir(parents=True)
-    ...         Image.new("RGB", (40, 30), name == "dog" and "white" or "black").save(f"{place}/pets/{name}/1.png")
-    ...     images = open_images(f"{place}/pets", size=16, cache=place)
-    ...     images.examples.shape, images.labels, images.classes, list(images.names)
-    ((2, 16, 16, 3), array([0, 1]), ('cat', 'dog'), ['cat/1.png', 'dog/1.png'])
-    """
-    framing = Framing(size, how, channels)
-    threads = _processors() if workers is None else check_integer(workers, "workers", "at least 1, at most 1024", most=1024)
-    skip_broken = check_flag(skip_broken, "skip_broken")
-    check_path(path, "the path")
-    if names_arrays(str(path)):
-        return open_arrays(str(path))
-    listing, root = listing_of(path), data_root(cache)
-    if isinstance(listing, Folder) and listing.classes and _shows_in(root.resolve(), listing.root.resolve()):
-        raise InputError(f"{root} lies in {path}, where it would count as a class: give another cache= (--data-root)")
-    return open_decoded(listing, framing, root, skip_broken=skip_broken, workers=threads)
-
-
-def listing_of(path: str | Path) -> Listing:
-    """The files that a folder or a manifest names.
-
-    >>> listing_of("")
-    Traceback (most recent call last):
-    wildood.errors.InputError: the path is empty: give a folder of pictures, a .csv or .jsonl manifest, or an .npy or ...
-    """
-    place = Path(path)
-    if not str(path):
-        raise InputError(f"the path is empty: {_ACCEPTED}")
-    try:
-        is_folder = stat.S_ISDIR(place.stat().st_mode)
-    except FileNotFoundError as error:
-        raise InputError(f"{place} does not exist: {_ACCEPTED}") from error
-    except (OSError, ValueError) as error:
-        raise InputError(f"{place} cannot be opened ({getattr(error, 'strerror', error)}): {_ACCEPTED}") from error
-    if is_folder:
-        return Folder(place)
-    if place.suffix.lower() in KINDS:
-        return Manifest(place)
-    if place.suffix.lower() in PICTURES:
-        raise InputError(f"{place} is one picture: give the folder that it lies in")
-    raise InputError(f"{place} is not of a kind that can be opened: {_ACCEPTED}")
-
-
-def _shows_in(cache: Path, folder: Path) -> bool:
-    return cache.is_relative_to(folder) and not any(part.startswith(".") for part in cache.relative_to(folder).parts)
-
-
-def _processors() -> int:
-    # Those that this process may use: a container often has fewer than the machine.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

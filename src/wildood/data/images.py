@@ -1,4 +1,4 @@
-"""Images from files: how a picture becomes an array of a fixed shape, and the source that holds the result."""
+"""Images from files: decoding, framing to a fixed shape, and the source that holds the result."""
 
 import hashlib
 import os
@@ -21,17 +21,34 @@ from wildood.errors import InputError
 from wildood.settings import check_choice, check_integer
 
 How = Literal["cover", "centre", "as_published"]
+Pixels = npt.NDArray[np.uint8]
+
+_PADDING = 4
+# (125.3, 123.0, 113.9), where the released code's normalised values are 0; it pads after it has normalised.
+_MEAN_COLOUR = {3: (125, 123, 114), 1: (123,)}
+_MOST_PIXELS = 100_000_000  # of a resized image: one of 1 x 1,000,000 pixels would fill the memory
+_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # no others: for EPS, Pillow starts a program
+_TRANSPOSE = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_WARNING_FILTERS = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Framing:
-    """How a picture of any size and mode becomes an array of a fixed shape.
+    """How an image of any size and mode becomes an array of a fixed shape.
 
     Attributes:
-        size: height and width, or one number for both; None takes pictures as they are, if they all have one size.
-        how: "cover" resizes until the picture just covers the size (bilinear, antialiased) and crops the centre;
+        size: height and width, or one number for both; None takes images as they are, if they all have one size.
+        how: "cover" resizes until the image just covers the size (bilinear, antialiased) and crops the centre;
             "centre" crops the centre without resizing; "as_published" pads by 4 pixels of the mean colour and crops at
-            a place that the file's name decides, as the released code does with LSUN-C.
+            a place that depends on the file's name, as the released code does with LSUN-C.
         channels: 3 for RGB, 1 for grey.
 
     >>> Framing(32).size
@@ -61,12 +78,12 @@ class Images(ArraySource):
     """Examples from files: what `fit` takes as labelled (if it has labels), wild or holdout.
 
     Attributes:
-        where: where they came from, as the user named it.
-        classes: the names of the classes, in the order of the labels; empty where they have none.
-        names: the file of each example, below the folder or as the manifest has it; empty for arrays.
+        where: the files, as the user named them.
+        classes: the names of the classes, in the order of the labels; empty if there are none.
+        names: the file of each example, relative to the folder or as the manifest has it; empty for arrays.
         broken: the files that were left out because they cannot be read.
-        content: a text that is another one when the examples are, where it is known without reading them all.
-        unlabelled: what to do to get labels, where there are none.
+        content: a hash of the examples, if it is known without reading them all.
+        unlabelled: how to add labels, if there are none.
 
     >>> import numpy as np
     >>> images = Images(np.zeros((2, 4, 4, 3), np.uint8), np.array([0, 1]), where="pets", classes=("cat", "dog"))
@@ -82,7 +99,7 @@ class Images(ArraySource):
     unlabelled: str = ""
 
     def fingerprint(self) -> str:
-        """The content's text, or that of the arrays.
+        """The hash `content`, or else that of the arrays.
 
         >>> import numpy as np
         >>> Images(np.zeros((2, 3)), content="c0ffee").fingerprint()
@@ -91,24 +108,119 @@ class Images(ArraySource):
         return self.content or ArraySource.fingerprint(self)
 
 
-Pixels = npt.NDArray[np.uint8]
-_PADDING = 4
-# (125.3, 123.0, 113.9), where the released code's normalised values are 0; it pads after it has normalised.
-_MEAN_COLOUR = {3: (125, 123, 114), 1: (123,)}
-_LARGEST = 100_000_000  # pixels of a resized picture: one of 1 x 1,000,000 pixels would fill the memory
+class ImageError(Exception):
+    """An image that cannot be used, for a reason that lies in the image."""
 
 
-class PictureError(Exception):
-    """A picture that cannot be used, for a reason that lies in the picture.
+@dataclass(frozen=True, eq=False)
+class Decoded:
+    """The pixels of a file, and a digest of its bytes."""
 
-    >>> raise PictureError("is empty")
-    Traceback (most recent call last):
-    wildood.data.images.PictureError: is empty
+    digest: str
+    pixels: Pixels
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Why a file gives no image; `unread` if its bytes could not be read, which may change while the file does not."""
+
+    reason: str
+    unread: bool = False
+
+
+@contextmanager
+def pillow_kept_quiet() -> Iterator[None]:
+    """Around decoding in any threads: makes Pillow's warning of decompression bombs an error, and ignores its others.
+
+    >>> with pillow_kept_quiet():
+    ...     warnings.warn_explicit("corrupt EXIF", UserWarning, "Image.py", 1, module="PIL.Image")
     """
+    # Filters belong to the process: if two threads changed them at the same time, one change would stay for ever.
+    with _WARNING_FILTERS, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        Image.init()  # or each thread would begin with it
+        yield
 
 
-def framed(picture: Image.Image, framing: Framing, name: str) -> Pixels:
-    """The pixels of a picture that is RGB or grey already, as the framing wants them.
+def decode(path: str, framing: Framing) -> Decoded | Broken:
+    """The image in a file: upright, in 8 bits, framed.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     Image.new("L", (4, 2), 7).save(f"{place}/grey.png")
+    ...     decode(f"{place}/grey.png", Framing()).pixels.shape
+    (2, 4, 3)
+    >>> decode("gone.png", Framing())
+    Broken(reason='No such file or directory', unread=True)
+    """
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - paths would be slow for millions of files
+            return Broken("is not a plain file")
+        with open(path, "rb") as file:  # noqa: PTH123 - same
+            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
+            file.seek(0)
+            image = _read_image(file, framing.channels)
+        if framing.how == "as_published":
+            digest.update(_base_name(path))
+        return Decoded(digest.hexdigest(), framed(image, framing, path))
+    except ImageError as error:
+        return Broken(str(error))
+    except OSError as error:
+        return Broken(error.strerror or str(error), unread=True)
+
+
+def _read_image(file: BinaryIO, channels: int) -> Image.Image:
+    """The first frame, upright, as RGB or grey of 8 bits."""
+    try:
+        with Image.open(file, formats=_FORMATS) as image:
+            image.load()
+            bits = _bits(image)
+            return _in_8_bits(_upright(image), bits).convert("RGB" if channels == 3 else "L")
+    except ImageError:
+        raise
+    except UnidentifiedImageError as error:
+        reason = f"is no picture in {', '.join(_FORMATS)}" if os.fstat(file.fileno()).st_size else "is empty"
+        raise ImageError(reason) from error
+    except Exception as error:  # Pillow's parsers raise anything for a torn file
+        raise ImageError(" ".join(str(error).split()) or type(error).__name__) from error
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        turn = _TRANSPOSE.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # noqa: BLE001 - the pixels are whole even if the EXIF data is damaged
+        return image
+    return image if turn is None else image.transpose(turn)
+
+
+def _bits(image: Image.Image) -> int:
+    """The bits of a grey image of integers; Pillow's mode I stands for 32 bits, and for 16 in some formats."""
+    if isinstance(image, TiffImageFile) and image.mode == "I":
+        return int(max(image.tag_v2[ExifTags.Base.BitsPerSample]))
+    return 16
+
+
+def _in_8_bits(image: Image.Image, bits: int) -> Image.Image:
+    """Grey images of more bits scaled to 8; Pillow itself would clip them at 255."""
+    if not image.mode.startswith(("I", "F")):
+        return image
+    values = np.asarray(image)
+    low, high = values.min(), values.max()
+    if image.mode == "F":
+        # Values may overshoot a little, as those of a resized image do.
+        scale = 1 if high <= 2 else 255
+        if not (-scale / 2 <= low and high <= 2 * scale):
+            raise ImageError(f"has float values from {low:g} to {high:g}: 0 to 1 or 0 to 255 are read")
+        return Image.fromarray(np.rint(values * (255 / scale)).clip(0, 255).astype(np.uint8))
+    if low < 0 or high > 65535:
+        raise ImageError(f"has integer values from {low} to {high}: those of 8 and 16 bits are read")
+    # Images of 32 bits often hold values of 8 bits, which would all become 0.
+    return Image.fromarray((values if bits == 32 and high <= 255 else values >> 8).astype(np.uint8))
+
+
+def framed(image: Image.Image, framing: Framing, name: str) -> Pixels:
+    """The pixels of an RGB or grey image, resized and cropped.
 
     >>> wide = Image.new("RGB", (40, 20), (255, 0, 0))
     >>> framed(wide, Framing(10), "wide.png").shape
@@ -120,21 +232,21 @@ def framed(picture: Image.Image, framing: Framing, name: str) -> Pixels:
     if isinstance(framing.size, tuple):
         height, width = framing.size
         if framing.how == "as_published":
-            return _cropped_by_name(_pixels(picture), framing.size, name)
+            return _cropped_by_name(_pixels(image), framing.size, name)
         if framing.how == "cover":
-            picture = picture.resize(covering(picture.size, (width, height)), Image.Resampling.BILINEAR)
-        elif picture.width < width or picture.height < height:
-            raise _too_small(picture.size, framing.size, name)
-        # Half a pixel goes to the even side, as round() does it and torchvision's CenterCrop with it.
-        left, top = round((picture.width - width) / 2), round((picture.height - height) / 2)
-        picture = picture.crop((left, top, left + width, top + height))
-    return _pixels(picture)
+            image = image.resize(covering(image.size, (width, height)), Image.Resampling.BILINEAR)
+        elif image.width < width or image.height < height:
+            raise _too_small(image.size, framing.size, name)
+        # Half a pixel is rounded to even, as in torchvision's CenterCrop.
+        left, top = round((image.width - width) / 2), round((image.height - height) / 2)
+        image = image.crop((left, top, left + width, top + height))
+    return _pixels(image)
 
 
 def covering(size: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:
-    """The width and height at which a picture just covers the target: one side is exact, the other rounded down.
+    """The width and height at which an image just covers the target: one side is exact, the other rounded down.
 
-    For a square target that is torchvision's `Resize(int)`.
+    For a square target, that is torchvision's `Resize(int)`.
 
     >>> covering((50, 33), (32, 32)), covering((33, 50), (32, 32)), covering((50, 33), (64, 32))
     ((48, 32), (32, 48), (64, 42))
@@ -144,35 +256,30 @@ def covering(size: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:
         covered = target_width, target_width * height // width
     else:
         covered = target_height * width // height, target_height
-    if covered[0] * covered[1] > _LARGEST:
-        raise PictureError(f"its {width} x {height} pixels are too long and thin to be resized")
+    if covered[0] * covered[1] > _MOST_PIXELS:
+        raise ImageError(f"its {width} x {height} pixels are too long and thin to be resized")
     return covered
 
 
-def own_name(path: str) -> bytes:
-    """A file's name without its folders, which decides where "as_published" crops.
-
-    >>> own_name("LSUN_C/test/7.png")
-    b'7.png'
-    """
-    return os.fsencode(os.path.basename(path))  # noqa: PTH119 - a name may be no text, and there may be millions
-
-
-def _pixels(picture: Image.Image) -> Pixels:
-    pixels = np.asarray(picture)
+def _pixels(image: Image.Image) -> Pixels:
+    pixels = np.asarray(image)
     return pixels if pixels.ndim == 3 else pixels[..., None]
 
 
-def _cropped_by_name(pixels: Pixels, wanted: tuple[int, int], name: str) -> Pixels:
+def _cropped_by_name(pixels: Pixels, size: tuple[int, int], name: str) -> Pixels:
     height, width, channels = pixels.shape
     canvas = np.full((height + 2 * _PADDING, width + 2 * _PADDING, channels), _MEAN_COLOUR[channels], np.uint8)
     canvas[_PADDING:-_PADDING, _PADDING:-_PADDING] = pixels
-    tops, lefts = canvas.shape[0] - wanted[0] + 1, canvas.shape[1] - wanted[1] + 1
+    tops, lefts = canvas.shape[0] - size[0] + 1, canvas.shape[1] - size[1] + 1
     if min(tops, lefts) < 1:
-        raise _too_small((width, height), wanted, name)
-    number = int.from_bytes(hashlib.blake2b(own_name(name), digest_size=8).digest(), "big")
+        raise _too_small((width, height), size, name)
+    number = int.from_bytes(hashlib.blake2b(_base_name(name), digest_size=8).digest(), "big")
     top, left = number % tops, number // tops % lefts
-    return canvas[top : top + wanted[0], left : left + wanted[1]]
+    return canvas[top : top + size[0], left : left + size[1]]
+
+
+def _base_name(path: str) -> bytes:
+    return os.fsencode(os.path.basename(path))  # noqa: PTH119 - a name may be no text, and there may be millions
 
 
 def _too_small(size: tuple[int, int], wanted: tuple[int, int], name: str) -> InputError:
@@ -180,140 +287,3 @@ def _too_small(size: tuple[int, int], wanted: tuple[int, int], name: str) -> Inp
         f"{name} is {size[0]} x {size[1]} pixels, too small to cut {wanted[1]} x {wanted[0]} (width x height) "
         "from: give a smaller size, or how='cover'"
     )
-
-
-# Nothing else that Pillow knows: for EPS it starts a program.
-_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
-_TOGETHER = 1 << 18
-_UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-_QUIET = threading.Lock()
-
-
-@dataclass(frozen=True, eq=False)
-class Decoded:
-    """The pixels of a file, and a digest of its bytes.
-
-    >>> Decoded("c0ffee", np.zeros((2, 4, 3), np.uint8)).pixels.shape
-    (2, 4, 3)
-    """
-
-    digest: str
-    pixels: Pixels
-
-
-@dataclass(frozen=True)
-class Broken:
-    """Why a file gives no picture; `unread` if its bytes were not to be had, which may pass while the file stays.
-
-    >>> Broken("Permission denied", unread=True).reason
-    'Permission denied'
-    """
-
-    reason: str
-    unread: bool = False
-
-
-@contextmanager
-def pillow_kept_quiet() -> Iterator[None]:
-    """Around decoding, in any threads: what Pillow warns of is an error if it may fill the memory, else nothing.
-
-    >>> with pillow_kept_quiet():
-    ...     warnings.warn_explicit("corrupt EXIF", UserWarning, "Image.py", 1, module="PIL.Image")
-    """
-    # Filters belong to the process: of two that come and go crosswise, one would stay for ever.
-    with _QUIET, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"PIL\.")
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        Image.init()  # or each thread would begin with it
-        yield
-
-
-def decode(path: str, framing: Framing) -> Decoded | Broken:
-    """The picture in a file: upright, in 8 bits, framed.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     Image.new("L", (4, 2), 7).save(f"{place}/grey.png")
-    ...     decode(f"{place}/grey.png", Framing()).pixels.shape
-    (2, 4, 3)
-    >>> decode("gone.png", Framing())
-    Broken(reason='No such file or directory', unread=True)
-    """
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - there may be millions
-            return Broken("is not a plain file")
-        with open(path, "rb") as file:  # noqa: PTH123 - same
-            digest = _digest(file)
-            picture = _picture(file, framing.channels)
-        if framing.how == "as_published":
-            digest.update(own_name(path))
-        return Decoded(digest.hexdigest(), framed(picture, framing, path))
-    except PictureError as error:
-        return Broken(str(error))
-    except OSError as error:
-        return Broken(error.strerror or str(error), unread=True)
-
-
-def _digest(file: BinaryIO) -> hashlib.blake2b:
-    digest = hashlib.blake2b(digest_size=16)
-    while block := file.read(_TOGETHER):
-        digest.update(block)
-    file.seek(0)
-    return digest
-
-
-def _picture(file: BinaryIO, channels: int) -> Image.Image:
-    """The first frame, upright, as RGB or grey of 8 bits."""
-    try:
-        with Image.open(file, formats=_FORMATS) as image:
-            image.load()
-            bits = _bits(image)
-            return _in_8_bits(_upright(image), bits).convert("RGB" if channels == 3 else "L")
-    except PictureError:
-        raise
-    except UnidentifiedImageError as error:
-        reason = f"is no picture in {', '.join(_FORMATS)}" if os.fstat(file.fileno()).st_size else "is empty"
-        raise PictureError(reason) from error
-    except Exception as error:  # Pillow lets out whatever a torn file leads its parsers to
-        raise PictureError(" ".join(str(error).split()) or type(error).__name__) from error
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    try:
-        turn = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # noqa: BLE001 - damaged EXIF data says nothing, and the pixels are whole
-        return image
-    return image if turn is None else image.transpose(turn)
-
-
-def _bits(image: Image.Image) -> int:
-    """The bits of a grey picture of integers; Pillow's mode I is for 32 of them, and for 16 in some formats."""
-    if isinstance(image, TiffImageFile) and image.mode == "I":
-        return int(max(image.tag_v2[ExifTags.Base.BitsPerSample]))
-    return 16
-
-
-def _in_8_bits(image: Image.Image, bits: int) -> Image.Image:
-    """Grey pictures of more bits scaled to 8; Pillow itself would clip them at 255."""
-    if not image.mode.startswith(("I", "F")):
-        return image
-    values = np.asarray(image)
-    low, high = values.min(), values.max()
-    if image.mode == "F":
-        # Values may overshoot a little, as those of a resized picture do.
-        scale = 1 if high <= 2 else 255
-        if not (-scale / 2 <= low and high <= 2 * scale):
-            raise PictureError(f"has float values from {low:g} to {high:g}: 0 to 1 or 0 to 255 are read")
-        return Image.fromarray(np.rint(values * (255 / scale)).clip(0, 255).astype(np.uint8))
-    if low < 0 or high > 65535:
-        raise PictureError(f"has integer values from {low} to {high}: those of 8 and 16 bits are read")
-    # 32 bits say nothing of the range: 8 bits are often kept in them, and would all become 0.
-    return Image.fromarray((values if bits == 32 and high <= 255 else values >> 8).astype(np.uint8))

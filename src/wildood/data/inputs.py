@@ -1,4 +1,4 @@
-"""The input spec: how a raw example becomes model input. Saved with the detector, so that deployment does the same."""
+"""The input spec: how a raw example becomes model input. It is saved with the detector."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
@@ -12,14 +12,14 @@ from wildood.data.sources import check_dense
 from wildood.errors import InputError
 from wildood.settings import check_choice, check_integer, check_number, quoted
 
-LARGEST = 1 << 16  # pixels along a side: more is a slip of the finger, and could not be allocated
+LARGEST = 1 << 16  # pixels along a side: more is a typing error, and could not be allocated
 
 
 @dataclass(frozen=True)
 class InputSpec:
     """Images in, normalised float batches in NCHW out.
 
-    uint8 values are divided by 255, floats are taken to be scaled already; then (x - mean) / std for each channel.
+    uint8 values are divided by 255, floats are taken as scaled already; then (x - mean) / std for each channel.
 
     Attributes:
         layout: where the channels of a raw batch are: "NHWC" (as images are stored) or "NCHW" (as torch has them).
@@ -56,7 +56,7 @@ class InputSpec:
         return self.normalised(self.scaled(raw))
 
     def scaled(self, raw: Tensor) -> Tensor:
-        """A raw batch in NCHW and in the model's size, with values from 0 to 1: all but the normalisation."""
+        """A raw batch in NCHW, resized, with values from 0 to 1: everything but the normalisation."""
         self.check(raw)
         images = raw.permute(0, 3, 1, 2) if self.layout == "NHWC" else raw
         scaled = images.float() / 255 if images.dtype == torch.uint8 else images.float()
@@ -65,7 +65,7 @@ class InputSpec:
         return scaled
 
     def normalised(self, scaled: Tensor) -> Tensor:
-        """What `scaled` gave, as model input."""
+        """A batch from `scaled`, as model input."""
         mean = torch.tensor(self.mean, device=scaled.device).view(1, -1, 1, 1)
         std = torch.tensor(self.std, device=scaled.device).view(1, -1, 1, 1)
         return ((scaled - mean) / std).contiguous(memory_format=torch.channels_last)
@@ -106,7 +106,7 @@ class InputSpec:
 
 
 def _numbers(values: Any, name: str) -> tuple[float, ...]:
-    """One finite number for each channel, of a sequence or of an array with one axis."""
+    """One finite number for each channel, from a sequence or an array with one axis."""
     plain = check_dense(values, name) if isinstance(values, Tensor) else values
     listed = plain.tolist() if isinstance(plain, Tensor | np.ndarray) and plain.ndim == 1 else plain
     if not isinstance(listed, tuple | list):
@@ -115,7 +115,7 @@ def _numbers(values: Any, name: str) -> tuple[float, ...]:
 
 
 def check_size(size: Any) -> tuple[int, int] | None:
-    """A height and a width; one number is both, None leaves them open.
+    """A height and a width, from both or from one number; None stays None.
 
     >>> check_size(32), check_size([32, 48])
     ((32, 32), (32, 48))
@@ -131,7 +131,7 @@ def check_size(size: Any) -> tuple[int, int] | None:
 
 
 def to_model_input(raw: Tensor, spec: InputSpec | None, dtype: torch.dtype = torch.float32) -> Tensor:
-    """What the model is given for a raw batch: by the spec if there is one, else integers as they are; floats in its dtype.
+    """A raw batch as model input: by the spec if there is one; without, floats in the model's dtype, integers as they are.
 
     >>> to_model_input(torch.zeros(2, 3, dtype=torch.float64), None).dtype
     torch.float32

@@ -15,22 +15,58 @@ from torch import Tensor
 
 IN_MEMORY = 1 << 20  # numbers: 8 MB
 _ROUNDS = 8
+_GENERATOR = RLock()  # held by the thread that has torch's global generators
 _Words = npt.NDArray[np.uint64]
+
+
+def generator(seed: int, stream: str) -> torch.Generator:
+    """A generator for each stream of draws, so that more draws from one stream do not change another.
+
+    >>> a, b = generator(0, "labelled"), generator(0, "wild")
+    >>> a.initial_seed() == b.initial_seed()
+    False
+    """
+    digest = hashlib.blake2b(f"{seed}/{stream}".encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
+
+
+@contextmanager
+def seeded(seed: int, stream: str, device: torch.device | str = "cpu") -> Iterator[None]:
+    """Seed torch's global generators, which dropout and new layers draw from, and restore them afterwards.
+
+    All threads of a process share them, so other threads that call this wait. A thread that draws from them without calling
+    this changes the numbers of the run.
+
+    >>> before = torch.get_rng_state()
+    >>> with seeded(0, "doctest"):
+    ...     first = torch.rand(1)
+    >>> with seeded(0, "doctest"):
+    ...     bool(torch.rand(1) == first), bool(torch.equal(torch.get_rng_state(), before))
+    (True, False)
+    >>> torch.equal(torch.get_rng_state(), before)
+    True
+    """
+    with _GENERATOR, torch.random.fork_rng(devices=[device] if torch.device(device).type == "cuda" else []):
+        start = generator(seed, stream).initial_seed()
+        torch.default_generator.manual_seed(start)  # not torch.manual_seed: that would seed devices that are not forked
+        if torch.device(device).type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(start)
+        yield
 
 
 @dataclass(frozen=True)
 class Permutation:
-    """A part of a random order of range(length) that is never held in memory: places in, numbers out.
+    """A part of a random permutation of range(length), computed on demand: a Feistel network with cycle walking.
 
-    A number is written as (a, b) on a grid that is nearly square, and each round adds to one of the two a hash of the other:
-    each round can be undone, so that no number comes twice (a Feistel network). A place that lands beyond the length
-    goes through the network again until it lands within it.
+    A place is written as (a, b) on a nearly square grid. Each round adds to one coordinate a hash of the other, which can be
+    undone, so no number comes twice. A result beyond the length goes through the network again.
 
     Attributes:
-        length: of the whole order.
-        key: decides the order.
-        start: where the part begins.
-        stop: where it ends.
+        length: of the whole permutation.
+        key: seeds the hashes.
+        start: of the part.
+        stop: of the part.
 
     >>> order = Permutation(length=5, key=0, start=0, stop=5)
     >>> sorted(order[torch.arange(5)].tolist())
@@ -52,7 +88,7 @@ class Permutation:
     def __getitem__(self, places: slice) -> "Permutation": ...
 
     def __getitem__(self, places: Tensor | slice) -> "Tensor | Permutation":
-        """The numbers at these places; a slice is a part of the order, still not held in memory."""
+        """The numbers at these places; a slice is a part of the permutation, computed on demand, too."""
         if isinstance(places, slice):
             start, stop, _ = places.indices(len(self))
             return Permutation(self.length, self.key, self.start + start, self.start + max(start, stop))
@@ -75,7 +111,7 @@ Indices = Tensor | Permutation
 
 
 def permutation(length: int, rng: torch.Generator) -> Indices:
-    """A random order of range(length).
+    """A random permutation of range(length): a tensor, or computed on demand if it would take more than 8 MB.
 
     >>> sorted(permutation(3, torch.Generator().manual_seed(0)).tolist())
     [0, 1, 2]
@@ -96,47 +132,8 @@ def _hashed(values: _Words, key: int, turn: int) -> _Words:
     return (mixed ^ (mixed >> np.uint64(31))) >> np.uint64(1)
 
 
-_GENERATOR = RLock()  # held by the thread that has torch's global generators
-
-
-def generator(seed: int, stream: str) -> torch.Generator:
-    """A generator of its own for each stream of draws, so that one more draw here changes nothing there.
-
-    >>> a, b = generator(0, "labelled"), generator(0, "wild")
-    >>> a.initial_seed() == b.initial_seed()
-    False
-    """
-    digest = hashlib.blake2b(f"{seed}/{stream}".encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
-
-
-@contextmanager
-def seeded(seed: int, stream: str, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Torch's global generators (dropout and new layers draw from them) seeded by the run; the user finds them as they were.
-
-    A process has one for all threads, so one thread borrows it at a time and others that call this wait. A thread that draws
-    from it without calling this changes the numbers of the run.
-
-    >>> before = torch.get_rng_state()
-    >>> with seeded(0, "doctest"):
-    ...     first = torch.rand(1)
-    >>> with seeded(0, "doctest"):
-    ...     bool(torch.rand(1) == first), bool(torch.equal(torch.get_rng_state(), before))
-    (True, False)
-    >>> torch.equal(torch.get_rng_state(), before)
-    True
-    """
-    with _GENERATOR, torch.random.fork_rng(devices=[device] if torch.device(device).type == "cuda" else []):
-        start = generator(seed, stream).initial_seed()
-        torch.default_generator.manual_seed(start)  # not torch.manual_seed: that would seed devices that are not forked
-        if torch.device(device).type == "cuda":
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(start)
-        yield
-
-
 def split(length: int, share: float, rng: torch.Generator, most: int | None = None) -> tuple[Indices, Indices]:
-    """Two disjoint random parts of range(length); the second holds `share` of it, rounded, or `most` if that is less.
+    """Two disjoint random parts of range(length); the second has `share` of it, rounded, but not more than `most`.
 
     >>> kept, aside = split(10, 0.3, generator(0, "doctest"))
     >>> len(kept), len(aside), sorted(kept.tolist() + aside.tolist()) == list(range(10))
@@ -148,7 +145,7 @@ def split(length: int, share: float, rng: torch.Generator, most: int | None = No
 
 
 class ShuffledCycle:
-    """The numbers 0 .. length-1 in a shuffled order, again and again, reshuffled on each round.
+    """The numbers 0 .. length-1 in a shuffled order, endlessly, reshuffled in each round.
 
     >>> cycle = ShuffledCycle(3, generator(0, "doctest"))
     >>> sorted(cycle.take(3).tolist()), len(cycle.take(5))
@@ -164,17 +161,17 @@ class ShuffledCycle:
         """The next `count` numbers of the cycle."""
         taken = []
         while count > self.length - self._place:
-            taken.append(self._here(self.length))
+            taken.append(self._take_until(self.length))
             count -= len(taken[-1])
             self._begin_round()
-        return torch.cat([*taken, self._here(self._place + count)])
+        return torch.cat([*taken, self._take_until(self._place + count)])
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the cycle needs to go on where it was: small, whatever the length."""
+        """The position in the cycle; its size does not depend on the length."""
         return {"round": self._round.clone(), "place": self._place}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Continue from `state_dict`."""
         self._rng.set_state(state["round"])
         self._begin_round()
         self._place = state["place"]
@@ -184,8 +181,7 @@ class ShuffledCycle:
         self._order = permutation(self.length, self._rng)
         self._place = 0
 
-    def _here(self, end: int) -> Tensor:
-        """The numbers from this place of the round to another one, which becomes this place."""
+    def _take_until(self, end: int) -> Tensor:
         places = torch.arange(self._place, end)
         self._place = end
         return self._order[places]

@@ -1,9 +1,10 @@
-"""Data read back from a file, checked against types: the first value that does not fit is named by its path."""
+"""Records as JSON and back: dataclasses, checked by their annotations; an error names the first wrong value by its path."""
 
 import inspect
 import json
 import types
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from typing import (
     Annotated,
     Any,
@@ -28,10 +29,10 @@ class SchemaError(ValueError):
 
 
 class Limit(NamedTuple):
-    """What a value must fulfil besides its type, as in `Annotated[float, Limit(lambda value: value > 0, "...")]`.
+    """A condition besides the type, as in `Annotated[float, Limit(lambda value: value > 0, "a positive number")]`.
 
     Attributes:
-        holds: whether a value of the type does.
+        holds: whether a value of the type is within the limit.
         words: what is expected, for the message.
     """
 
@@ -40,7 +41,7 @@ class Limit(NamedTuple):
 
 
 class ArgumentsOf(NamedTuple):
-    """That an object holds the arguments of a class, as in `Annotated[dict[str, Any], ArgumentsOf(Promise)]`."""
+    """Marks a dict of arguments for a class, as in `Annotated[dict[str, Any], ArgumentsOf(Promise)]`."""
 
     cls: type
 
@@ -49,8 +50,18 @@ Rate = Annotated[float, Limit(lambda value: 0 < value < 1, "a number between 0 a
 Count = Annotated[int, Limit(lambda value: 0 <= value < 2**63, "a whole number from 0 on")]
 
 
+def dump(record: Any) -> bytes:
+    """A dataclass as JSON; `parse` gives it back.
+
+    >>> from wildood.data.inputs import InputSpec
+    >>> parse(dump(InputSpec(size=32)), InputSpec).size
+    (32, 32)
+    """
+    return json.dumps(asdict(record)).encode()
+
+
 def parse(content: bytes, expected: Any) -> Any:
-    """What JSON holds, if it is of the expected type.
+    """What JSON holds, as the expected type; see `check`.
 
     >>> parse(b'{"alpha": [0.05, 2]}', dict[str, list[Rate]])
     Traceback (most recent call last):
@@ -60,19 +71,18 @@ def parse(content: bytes, expected: Any) -> Any:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise SchemaError("it is not JSON") from error
-    check(value, expected)
-    return value
+    return check(value, expected)
 
 
-def check(value: Any, expected: Any, path: str = "") -> None:
-    """Refuse a value that is not of the expected type.
+def check(value: Any, expected: Any, path: str = "") -> Any:
+    """The value as the expected type: objects become dataclasses and lists become tuples where those are expected.
 
-    Types are those that JSON has (`float` takes whole numbers, `tuple` and `Sequence` are lists), unions and literals of
-    them, `TypedDict`s, `Any`, and these with a `Limit` or `ArgumentsOf` in `Annotated`. A `TypedDict` with `total=False` may
-    hold other keys, too.
+    Expected types are those of JSON (`float` takes whole numbers), `Any`, literals, unions, tuples, dataclasses and
+    `TypedDict`s of them, and these with a `Limit` or `ArgumentsOf` in `Annotated`. A `TypedDict` with `total=False` may hold
+    other keys.
 
     Args:
-        value: what was read.
+        value: as `json.loads` returned it.
         expected: its type.
         path: of the value, for the message.
 
@@ -81,47 +91,100 @@ def check(value: Any, expected: Any, path: str = "") -> None:
     wildood.data.schema.SchemaError: tap.side is 'left', expected 'input' or 'output'
     """
     origin, arguments = get_origin(expected), get_args(expected)
+    if expected is Any:
+        return value
     if origin is Annotated:
-        kind, *limits = arguments
-        check(value, kind, path)
-        for limit in limits:
-            if isinstance(limit, ArgumentsOf):
-                check_arguments(value, limit.cls, path)
-            if isinstance(limit, Limit) and not limit.holds(value):
-                raise _unexpected(value, limit.words, path)
-    elif origin in {Required, NotRequired}:
-        check(value, arguments[0], path)
-    elif origin in {Union, types.UnionType}:
-        _check_union(value, expected, path)
-    elif is_typeddict(expected):
-        _check_keys(value, get_type_hints(expected, include_extras=True), expected.__required_keys__, path)
-        if expected.__total__:
-            _refuse_others(value, expected.__annotations__, path)
-    elif origin in {list, tuple, Sequence}:
-        _check_list(value, arguments, path)
-    elif origin in {dict, Mapping}:
-        _refuse_unless(isinstance(value, dict), value, expected, path)
-        for key, each in value.items():
-            check(each, arguments[1], _below(path, key))
-    elif expected is not Any:
-        _refuse_unless(_is_plain(value, expected), value, expected, path)
+        return _check_limits(check(value, arguments[0], path), arguments[1:], path)
+    if origin in {Required, NotRequired}:
+        return check(value, arguments[0], path)
+    if origin in {Union, types.UnionType}:
+        return _check_union(value, expected, path)
+    if is_typeddict(expected):
+        hints = get_type_hints(expected, include_extras=True)
+        return _check_object(value, hints, expected.__required_keys__, path, closed=expected.__total__)
+    if is_dataclass(expected):
+        return _build(expected, check_arguments(value, expected, path), path)
+    if origin in {list, tuple, Sequence}:
+        return _check_list(value, origin, arguments, path)
+    if origin in {dict, Mapping}:
+        _require_object(value, path)
+        return {key: check(each, arguments[1], _below(path, key)) for key, each in value.items()}
+    if not _is_plain(value, expected):
+        raise _unexpected(value, _words(expected), path)
+    return value
 
 
-def check_arguments(value: Any, cls: type, path: str = "") -> None:
-    """Refuse an object that does not hold the arguments of a class, by the annotations of its constructor.
+def check_arguments(value: Any, cls: Any, path: str = "") -> dict[str, Any]:
+    """An object that holds the arguments of a class, checked by the annotations of its constructor.
 
     >>> from wildood.data.inputs import InputSpec
     >>> check_arguments({"layout": "HWC"}, InputSpec, "input")
     Traceback (most recent call last):
     wildood.data.schema.SchemaError: input.layout is 'HWC', expected 'NHWC' or 'NCHW'
     """
-    parameters = inspect.signature(cls).parameters
-    named = {name: each for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD}
-    hints = get_type_hints(cls.__init__, include_extras=True)  # type: ignore[misc]
-    required = {name for name, each in named.items() if each.default is each.empty}
-    _check_keys(value, {name: hints[name] for name in named}, required, path)
-    if len(named) == len(parameters):
-        _refuse_others(value, named, path)
+    parameters = inspect.signature(cls).parameters.values()
+    hints = get_type_hints(cls.__init__, include_extras=True)
+    named = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
+    required = {each.name for each in named if each.default is each.empty}
+    expected = {each.name: hints[each.name] for each in named}
+    return _check_object(value, expected, required, path, closed=len(named) == len(parameters))
+
+
+def _build(cls: Any, arguments: dict[str, Any], path: str) -> Any:
+    try:
+        return cls(**arguments)
+    except ValueError as error:
+        raise SchemaError(f"{path or 'the whole'} is not valid: {error}") from error
+
+
+def _check_limits(value: Any, limits: Sequence[Any], path: str) -> Any:
+    for limit in limits:
+        if isinstance(limit, ArgumentsOf):
+            check_arguments(value, limit.cls, path)
+        if isinstance(limit, Limit) and not limit.holds(value):
+            raise _unexpected(value, limit.words, path)
+    return value
+
+
+def _check_union(value: Any, expected: Any, path: str) -> Any:
+    inside: SchemaError | None = None  # of an alternative that has the right kind, about something in it
+    for each in get_args(expected):
+        try:
+            return check(value, each, path)
+        except SchemaError as error:
+            if isinstance(value, dict | list) and not str(error).startswith(f"{path} is "):
+                inside = inside or error
+    raise inside or _unexpected(value, _words(expected), path)
+
+
+def _check_list(value: Any, origin: Any, arguments: tuple[Any, ...], path: str) -> Any:
+    if not isinstance(value, list):
+        raise _unexpected(value, "a list", path)
+    if len(arguments) == 1 or arguments[-1] is Ellipsis:
+        arguments = arguments[:1] * len(value)
+    elif len(value) != len(arguments):
+        raise _unexpected(value, f"a list of {len(arguments)}", path)
+    items = [check(each, arguments[number], f"{path}[{number}]") for number, each in enumerate(value)]
+    return tuple(items) if origin is tuple else items
+
+
+def _check_object(value: Any, hints: Mapping[str, Any], required: Any, path: str, *, closed: bool) -> dict[str, Any]:
+    _require_object(value, path)
+    checked = dict(value)
+    for key, expected in hints.items():
+        if key in value:
+            checked[key] = check(value[key], expected, _below(path, key))
+        elif key in required:
+            raise SchemaError(f"{_below(path, key)} is missing")
+    unknown = next((key for key in value if key not in hints), None)
+    if closed and unknown is not None:
+        raise SchemaError(f"{_below(path, unknown)} is not known to this wildood")
+    return checked
+
+
+def _require_object(value: Any, path: str) -> None:
+    if not isinstance(value, dict):
+        raise _unexpected(value, "an object", path)
 
 
 def _is_plain(value: Any, expected: Any) -> bool:
@@ -132,48 +195,6 @@ def _is_plain(value: Any, expected: Any) -> bool:
     return value is None if expected is None else type(value) is expected
 
 
-def _check_union(value: Any, expected: Any, path: str) -> None:
-    inside: SchemaError | None = None  # of an alternative that has the right kind, about something in it
-    for each in get_args(expected):
-        try:
-            check(value, each, path)
-        except SchemaError as error:
-            is_inside = isinstance(value, dict | list) and not str(error).startswith(f"{path} is ")
-            inside = inside or (error if is_inside else None)
-        else:
-            return
-    raise inside or _unexpected(value, _words(expected), path)
-
-
-def _check_list(value: Any, arguments: tuple[Any, ...], path: str) -> None:
-    _refuse_unless(isinstance(value, list), value, list, path)
-    each_by_each = len(arguments) > 1 and arguments[-1] is not Ellipsis
-    if each_by_each and len(value) != len(arguments):
-        raise _unexpected(value, f"a list of {len(arguments)}", path)
-    for number, each in enumerate(value):
-        check(each, arguments[number if each_by_each else 0], f"{path}[{number}]")
-
-
-def _check_keys(value: Any, hints: Mapping[str, Any], required: Any, path: str) -> None:
-    _refuse_unless(isinstance(value, dict), value, dict, path)
-    for key, expected in hints.items():
-        if key in value:
-            check(value[key], expected, _below(path, key))
-        elif key in required:
-            raise SchemaError(f"{_below(path, key)} is missing")
-
-
-def _refuse_others(value: dict[str, Any], known: Any, path: str) -> None:
-    for key in value:
-        if key not in known:
-            raise SchemaError(f"{_below(path, key)} is not known to this wildood")
-
-
-def _refuse_unless(fits: bool, value: Any, expected: Any, path: str) -> None:
-    if not fits:
-        raise _unexpected(value, _words(expected), path)
-
-
 def _unexpected(value: Any, words: str, path: str) -> SchemaError:
     text = repr(value)
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
@@ -181,7 +202,7 @@ def _unexpected(value: Any, words: str, path: str) -> SchemaError:
 
 
 def _words(expected: Any) -> str:
-    """A type as a person would call it."""
+    """A type as a message names it."""
     origin, arguments = get_origin(expected), get_args(expected)
     if origin is Annotated:
         return next((each.words for each in arguments if isinstance(each, Limit)), _words(arguments[0]))
@@ -189,7 +210,7 @@ def _words(expected: Any) -> str:
         return " or ".join(map(_words, arguments))
     if origin is Literal:
         return " or ".join(map(repr, arguments))
-    if expected is list or origin in {list, tuple, Sequence}:
+    if origin in {list, tuple, Sequence}:
         return "a list"
     return _NAMES.get(type(None) if expected is None else expected, "an object")
 

@@ -1,7 +1,7 @@
 """Wild data: one pool of unlabelled traffic, or a mixture of ID and OOD that simulates one."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,52 +14,12 @@ from wildood.data.validation import unlabelled_source
 from wildood.errors import InputError
 from wildood.settings import check_number
 
-MOST_ASIDE = 10_000  # examples: a share of them is known to half a point, and each is scored after every epoch
-
-
-class WildSampler(Protocol):
-    """Draws wild batches, for ever, in an order that can be resumed."""
-
-    def draw(self, count: int) -> Tensor:
-        """Exactly `count` raw wild examples; of `world` samplers, each gives its share of them."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything the sampler needs to go on where it was."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
-        ...
-
-
-class Wild(Protocol):
-    """A source of wild data as training needs it."""
-
-    @property
-    def pools(self) -> tuple[Source, ...]:
-        """The sources that batches are drawn from."""
-        ...
-
-    def sampler(self, seed: int, rank: int = 0, world: int = 1) -> WildSampler:
-        """Batches of this wild data, in an order that the seed decides: of `world` samplers, each reads its own share.
-
-        The share is every `world`-th example, from the `rank`-th, of the batch that one sampler would draw.
-        """
-        ...
-
-    def set_aside(self, share: float, seed: int) -> tuple[Self, Source]:
-        """This wild data without `share` of it, and a source of examples from that share."""
-        ...
-
-    def whole(self, seed: int) -> Source:
-        """All of it, as one source."""
-        ...
+MOST_ASIDE = 10_000  # examples: enough to know a rate to half a point, and each is scored after every epoch
 
 
 @dataclass(frozen=True, eq=False)
 class WildPool:
-    """Unlabelled traffic as it is, drawn by its own shuffled cycle whatever its length.
+    """Unlabelled traffic, drawn in a shuffled cycle.
 
     >>> import numpy as np
     >>> pool = WildPool(unlabelled_source(np.zeros((3, 2)), "wild"))
@@ -71,22 +31,25 @@ class WildPool:
 
     @property
     def pools(self) -> tuple[Source, ...]:
-        """The one source."""
+        """The sources that batches are drawn from."""
         return (self.source,)
 
-    def sampler(self, seed: int, rank: int = 0, world: int = 1) -> WildSampler:
-        """Batches in an order that the seed decides."""
+    def sampler(self, seed: int, rank: int = 0, world: int = 1) -> "_PoolSampler":
+        """An endless, resumable sampler; of `world` samplers, each draws its share of the same batches.
+
+        The share is every `world`-th example, from the `rank`-th, of the batch that one sampler would draw.
+        """
         return _PoolSampler(self.source, seed, rank, world)
 
     def set_aside(self, share: float, seed: int) -> tuple["WildPool", Source]:
-        """The pool without `share` of it, and that share."""
+        """The pool without `share` of it, and a source of that share."""
         kept, aside = _split_apart(self.source, share, generator(seed, "wild-aside"))
         if len(aside) == 0:
             raise InputError(f"wild has {len(self.source)} examples, too few to set a share of it aside: give more")
         return WildPool(Part(self.source, kept)), Part(self.source, aside)
 
-    def whole(self, seed: int) -> Source:  # noqa: ARG002 - a mixture draws
-        """The pool itself."""
+    def whole(self, seed: int) -> Source:  # noqa: ARG002 - a mixture needs it
+        """All examples, as one source."""
         return self.source
 
 
@@ -118,8 +81,8 @@ class WildMixture:
         """The ID pool and the OOD pool."""
         return (self.id, self.ood)
 
-    def sampler(self, seed: int, rank: int = 0, world: int = 1) -> WildSampler:
-        """Batches in an order that the seed decides."""
+    def sampler(self, seed: int, rank: int = 0, world: int = 1) -> "_MixtureSampler":
+        """An endless, resumable sampler, as `WildPool.sampler`."""
         return _MixtureSampler(self, seed, rank, world)
 
     def set_aside(self, share: float, seed: int) -> tuple["WildMixture", Source]:
@@ -139,8 +102,11 @@ class WildMixture:
         return _mixture_sample(known, unknown, self.pi, rng)
 
 
-def as_wild(data: Any) -> WildPool | WildMixture:
-    """What the user gave as wild data, ready to draw from.
+Wild = WildPool | WildMixture
+
+
+def as_wild(data: Any) -> Wild:
+    """A user's wild data, ready to draw from.
 
     >>> import numpy as np
     >>> type(as_wild(np.zeros((3, 2)))).__name__
@@ -150,7 +116,7 @@ def as_wild(data: Any) -> WildPool | WildMixture:
 
 
 def _split_apart(source: Source, share: float, rng: torch.Generator) -> tuple[Indices, Indices]:
-    """A random split; where examples repeat, all copies of one are on one side: what is set aside is unseen."""
+    """A random split that keeps all copies of an example on one side, so that what is set aside is unseen."""
     kept, aside = split(len(source), share, rng, MOST_ASIDE)
     content = Content(source)
     if content.looked_at < len(source) or not content.is_repeatable or not len(aside):
@@ -170,7 +136,7 @@ def _split_apart(source: Source, share: float, rng: torch.Generator) -> tuple[In
 
 @dataclass(frozen=True, eq=False)
 class _Joined:
-    """Two sources one behind the other."""
+    """Two sources, concatenated."""
 
     first: Source
     second: Source
@@ -195,7 +161,7 @@ class _Joined:
 
 
 def _mixture_sample(id_part: Part, ood_part: Part, pi: float, rng: torch.Generator) -> Source:
-    """As many draws of the mixture as the parts give without using an example twice."""
+    """As many draws of the mixture as the two parts allow without using an example twice."""
     most = len(id_part) + len(ood_part)
     is_ood = torch.rand(most, generator=rng, dtype=torch.float64) < pi
     enough = (is_ood.cumsum(0) <= len(ood_part)) & ((~is_ood).cumsum(0) <= len(id_part))
@@ -205,7 +171,7 @@ def _mixture_sample(id_part: Part, ood_part: Part, pi: float, rng: torch.Generat
 
 
 class _PoolSampler:
-    """Batches of one pool, by its shuffled cycle."""
+    """Draws batches from one pool in a shuffled cycle."""
 
     def __init__(self, pool: Source, seed: int, rank: int, world: int) -> None:
         self._pool = pool
@@ -223,7 +189,7 @@ class _PoolSampler:
 
 
 class _MixtureSampler:
-    """Batches of two pools, by a coin for each example."""
+    """Draws batches from two pools: a coin for each example."""
 
     def __init__(self, mixture: WildMixture, seed: int, rank: int, world: int) -> None:
         self._mixture = mixture
@@ -235,13 +201,11 @@ class _MixtureSampler:
     def draw(self, count: int) -> Tensor:
         ood = int((torch.rand(count, generator=self._coins, dtype=torch.float64) < self._mixture.pi).sum())
         known = count - ood
-        # The ID examples stand before the OOD ones in the batch, so that each share has its part of both.
-        id_mine = self._id.take(known)[self._rank :: self._world]
-        ood_mine = self._ood.take(ood)[(self._rank - known) % self._world :: self._world]
-        parts = []
-        for pool, mine in ((self._mixture.id, id_mine), (self._mixture.ood, ood_mine)):
-            if len(mine):
-                parts.append(pool.gather(mine)[0])
+        # In the whole batch, the ID examples come before the OOD ones.
+        id_share = self._id.take(known)[self._rank :: self._world]
+        ood_share = self._ood.take(ood)[(self._rank - known) % self._world :: self._world]
+        shares = ((self._mixture.id, id_share), (self._mixture.ood, ood_share))
+        parts = [pool.gather(indices)[0] for pool, indices in shares if len(indices)]
         return torch.cat([part.to(parts[0].device) for part in parts])
 
     def state_dict(self) -> dict[str, Any]:

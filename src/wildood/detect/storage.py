@@ -241,7 +241,7 @@ def _read(directory: Path) -> tuple[Description, Path, bytes]:
         try:
             weights = path.read_bytes()
         except FileNotFoundError:
-            with locked(directory, shared=True, waiting=f"a detector is being saved to {directory}: waiting for it"):
+            with locked(directory, waiting=f"a detector is being saved to {directory}: waiting for it"):
                 content = read_description(directory)
                 path = _weights_path(directory, content["weights"])
                 weights = path.read_bytes()

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from wildood.data.catalog import SIDE
 from wildood.data.files import data_root
-from wildood.data.formats import SIDE
 from wildood.data.inputs import InputSpec
 from wildood.data.named_sets import SETS, find_set
 from wildood.detect.posthoc import CHOSEN_BY
