@@ -27,7 +27,7 @@ from wildood.models.classifier import evaluating, forward_all
 from wildood.models.resnet import ResNet20
 from wildood.models.small import SmallCNN
 
-ONE = 4096  # examples: a whole chunk
+ONE = 4096  # examples: a whole shard
 TIMES = {"array": 100, "pictures": 10}
 SIDE = 16
 ROUNDS = 5

@@ -1,4 +1,4 @@
-"""An archive gives what `open_images` gives, in the same order, but a chunk at a time."""
+"""An archive gives what `open_images` gives, in the same order, but a shard at a time."""
 
 import io
 import os
@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from wildood.data import archives
+from wildood.data.archives import FileShard, open_archive
 from wildood.data.folders import open_images
 from wildood.data.images import Framing
-from wildood.detect import bulk as chunks_module
-from wildood.detect.bulk import FileRows, open_archive
 from wildood.errors import InputError
 
 X = np.arange(48.0).reshape(12, 2, 2)
@@ -21,19 +21,19 @@ X = np.arange(48.0).reshape(12, 2, 2)
 
 @pytest.fixture(autouse=True)
 def _there(tmp_path, monkeypatch):
-    """Chunks of 5 examples."""
+    """Shards of 5 examples."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(chunks_module, "BATCH", 5)
-    monkeypatch.setattr(chunks_module, "MOST", 5)
+    monkeypatch.setattr(archives, "BATCH", 5)
+    monkeypatch.setattr(archives, "LARGEST", 5)
 
 
 def opened(text, framing=None, **options):
     with open_archive(text, framing or Framing(), **options) as archive:
-        return archive, list(archive.chunks)
+        return archive, list(archive.shards)
 
 
-def pieces(chunks):
-    return [chunk.read(2) for chunk in chunks]
+def pieces(shards):
+    return [shard.read(2) for shard in shards]
 
 
 def as_saved(save, *arrays, **named):
@@ -94,26 +94,26 @@ def test_rows_of_arrays_come_as_they_are_and_are_numbered(text, through, piped):
     else:
         Path(text.partition(":")[0]).write_bytes(ARRAYS[text])
     with open_archive(text, Framing()) as archive:
-        found = pieces(archive.chunks)
+        found = pieces(archive.shards)
     assert (archive.where, archive.count) == (text, 12)
     assert [list(piece.names) for piece in found] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]]
     assert np.array_equal(np.concatenate([piece.examples for piece in found]), X)
 
 
-def test_pipe_is_read_no_further_than_the_chunk_that_is_asked_for(piped):
+def test_pipe_is_read_no_further_than_the_shard_that_is_asked_for(piped):
     pipe = piped(ARRAYS["a.npy"])
     with open_archive("-", Framing()) as archive:
         header = pipe.taken
-        for number, _ in enumerate(archive.chunks, 1):
+        for number, _ in enumerate(archive.shards, 1):
             assert pipe.taken == header + min(12, 5 * number) * X[0].nbytes
 
 
-def test_state_of_a_pipe_tells_its_bytes_and_identity_of_a_file_its_times(piped):
+def test_fingerprint_of_a_pipe_tells_its_bytes_and_identity_of_a_file_its_times(piped):
     piped(ARRAYS["a.npy"])
     _, first = opened("-")
     piped(as_saved(np.save, np.where(X == 47.0, 0.0, X)))
     _, second = opened("-")
-    assert [one.state == other.state for one, other in zip(first, second, strict=True)] == [True, True, False]
+    assert [one.fingerprint == other.fingerprint for one, other in zip(first, second, strict=True)] == [True, True, False]
     Path("a.npz").write_bytes(ARRAYS["a.npz"])
     before = opened("a.npz")[0].identity
     assert opened("a.npz")[0].identity == before
@@ -161,10 +161,10 @@ def test_what_holds_no_arrays_is_refused(text):
 def test_array_that_ends_too_early_is_refused_where_it_ends(piped):
     piped(ARRAYS["a.npy"][:-1])
     with open_archive("-", Framing()) as archive:
-        next(archive.chunks)
-        next(archive.chunks)
+        next(archive.shards)
+        next(archive.shards)
         with pytest.raises(InputError, match="- ends in the middle of an array: give the whole of it"):
-            next(archive.chunks)
+            next(archive.shards)
 
 
 def test_damaged_bytes_of_an_npz_are_noticed():
@@ -189,13 +189,13 @@ def test_pictures_have_the_pixels_names_and_order_of_opened_ones(photos, cache, 
     assert archive.count is None
     assert [name for piece in read for name in piece.names] == list(images.names)
     assert np.array_equal(np.concatenate([piece.examples for piece in read]), images.examples)
-    assert [chunk.first for chunk in found] == list(range(0, len(images), 5))
+    assert [shard.first for shard in found] == list(range(0, len(images), 5))
 
 
 def test_pictures_are_neither_decoded_before_they_are_read_nor_kept(photos, tmp_path, monkeypatch):
     monkeypatch.setenv("WILDOOD_DATA", str(tmp_path / "data"))
-    decoded, really = [], chunks_module.decode
-    monkeypatch.setattr(chunks_module, "decode", lambda path, framing: (decoded.append(path), really(path, framing))[1])
+    decoded, really = [], archives.decode
+    monkeypatch.setattr(archives, "decode", lambda path, framing: (decoded.append(path), really(path, framing))[1])
     found = opened(str(photos), Framing((2, 2)))[1]
     assert decoded == []
     found[3].read(1)
@@ -231,7 +231,7 @@ def test_array_file_that_is_replaced_while_it_is_read_is_refused(rows):
 def test_rows_that_an_array_file_has_not_are_never_left_out_in_silence():
     np.save("x.npy", X)
     found = Path("x.npy").stat()
-    rows = FileRows(Path("x.npy"), 10, 5, found.st_size, found.st_mtime_ns)
+    rows = FileShard(10, 5, path=Path("x.npy"), size=found.st_size, modified=found.st_mtime_ns)
     with pytest.raises(InputError, match=r"x.npy is not the file that was opened"):
         rows.read(1)
 
@@ -248,13 +248,14 @@ def test_listed_pictures_that_are_gone_or_others_are_refused_and_never_left_out_
         found[0].read(1)
 
 
-def test_state_of_pictures_tells_a_file_that_changed_but_not_its_class(photos):
+def test_fingerprint_of_pictures_tells_a_file_that_changed_but_not_its_class(photos):
     before = opened(str(photos))[1]
     (photos / "0").mkdir()  # all classes have other numbers now
-    assert [chunk.state for chunk in opened(str(photos))[1]] == [chunk.state for chunk in before]
+    assert [shard.fingerprint for shard in opened(str(photos))[1]] == [shard.fingerprint for shard in before]
     (photos / "a" / "07.png").write_bytes((photos / "a" / "08.png").read_bytes())
     after = opened(str(photos))[1]
-    assert [one.state == other.state for one, other in zip(before, after, strict=True)] == [True, False, *[True] * 6]
+    same = [one.fingerprint == other.fingerprint for one, other in zip(before, after, strict=True)]
+    assert same == [True, False, *[True] * 6]
 
 
 def test_pictures_of_other_sizes_are_refused_where_no_size_is_given(photos):

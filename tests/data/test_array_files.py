@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from wildood.data.archives import open_archive
 from wildood.data.array_files import open_arrays
 from wildood.data.images import Framing
 from wildood.data.validation import labelled_source, unlabelled_source
-from wildood.detect.bulk import open_archive
 from wildood.errors import InputError
 
 X, Y = np.arange(12.0).reshape(3, 2, 2), np.array([2, 0, 1])
@@ -163,13 +163,13 @@ def read_whole(name):
     unlabelled_source(open_arrays(name), "a.npy or a.npz")
 
 
-def read_chunks(name):
+def read_shards(name):
     with open_archive(name, Framing()) as archive:
-        for chunk in archive.chunks:
-            unlabelled_source(chunk.read(1).examples, "a.npy or a.npz")
+        for shard in archive.shards:
+            unlabelled_source(shard.read(1).examples, "a.npy or a.npz")
 
 
-@pytest.mark.parametrize("read", [read_whole, read_chunks])
+@pytest.mark.parametrize("read", [read_whole, read_shards])
 @pytest.mark.parametrize("kind", ["npy", "npz", "lzma"])
 @pytest.mark.parametrize("text", MADE_UP.values(), ids=MADE_UP)
 def test_a_file_that_claims_what_cannot_be_is_refused_by_its_name(text, kind, read):
@@ -232,6 +232,6 @@ def test_numbers_in_the_other_byte_order_are_read_as_they_are_meant(order):
         rows, _ = unlabelled_source(open_arrays(name), "x").gather(torch.arange(3))
         assert np.array_equal(rows.numpy(), X)
         with open_archive(name, Framing()) as archive:
-            chunk = next(archive.chunks).read(1)
-        assert np.array_equal(chunk.examples, X)
+            shard = next(archive.shards).read(1)
+        assert np.array_equal(shard.examples, X)
     assert labelled_source(open_arrays("a.npz"), "labelled").gather(torch.arange(3))[1].tolist() == Y.tolist()

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 import wildood
+from wildood.data.archives import ArrayShard
 from wildood.data.images import Images
-from wildood.detect.bulk import Rows, lines_of
+from wildood.detect.bulk import score_shard
 from wildood.detect.detector import Detector, Example
 from wildood.experiments.decisions import Answers, SetDecisions
 from wildood.experiments.evaluation import measure
@@ -145,9 +146,10 @@ def strict(text):
 def test_lines_and_records_hold_an_infinite_score_as_text():
     detector = energy().calibrate(np.random.default_rng(0).normal(size=(99, 2)).astype(np.float32))
     x = np.concatenate([HUGE[:1], np.zeros((1, 2), np.float32)])
-    first, second = map(strict, lines_of(detector, Rows(x), "jsonl").text.splitlines())
+    shard = ArrayShard(0, len(x), rows=x)
+    first, second = map(strict, score_shard(detector, shard, "jsonl").text.splitlines())
     assert (first["score"], first["decision"], type(second["score"])) == ("inf", "unknown", float)
-    assert lines_of(detector, Rows(x), "csv").text.splitlines()[1] == "0,inf,unknown,0"
+    assert score_shard(detector, shard, "csv").text.splitlines()[1] == "0,inf,unknown,0"
     found = inspected(detector, Answers.of(detector, *detector.score_and_classify(x)))
     record = inspection_record(detector, found, Images(x, where="inbox"), top=2)
     assert strict(json.dumps(record))["most_ood"][0] | {"class": 0} == {

@@ -16,7 +16,7 @@ def chosen_by_wild(separable, score):
 def test_odin_tries_every_temperature_with_every_epsilon_and_keeps_the_pair_that_accepts_the_least_wild_data(separable):
     detector = chosen_by_wild(separable, wildood.Odin(temperature=None))
     tried = detector.record["chosen"]["tried"]
-    grid = [(t, e) for t in (1.0, 10.0, 100.0, 1000.0) for e in wildood.Odin.epsilons]
+    grid = [(t, e) for t in (1.0, 10.0, 100.0, 1000.0) for e in wildood.Odin.grid["epsilon"]]
     assert [(row["temperature"], row["epsilon"]) for row in tried] == grid
     best = min(tried, key=lambda row: row["criterion"])
     assert detector.record["settings"] == {"temperature": best["temperature"], "epsilon": best["epsilon"]}
@@ -32,7 +32,7 @@ def test_odins_temperature_cannot_be_chosen_on_id_data_alone(separable, epsilon)
 
 
 def test_a_temperature_that_nobody_chose_is_refused():
-    with pytest.raises(wildood.InputError, match="temperature is None: give a number, or wild data"):
+    with pytest.raises(wildood.InputError, match="temperature is None: give a number, or let `posthoc` choose it"):
         wildood.Odin(temperature=None, epsilon=0.1).of(Classifier(nn.Linear(6, 3)), torch.zeros(1, 6))
 
 

@@ -15,7 +15,7 @@ from wildood.evaluate.metrics import auroc
 from wildood.models.classifier import Classifier, FeatureTap, Outputs, each_output, last_layer
 from wildood.models.small import SmallCNN
 from wildood.scores import knn
-from wildood.scores.perturbation import step_down
+from wildood.scores.perturbation import perturb
 from wildood.scores.shipped import POSTHOC, scores_table
 
 ALL = [
@@ -104,27 +104,22 @@ class Watched(nn.Module):
         return self
 
 
-def made_with(about):
-    """The settings with which a score does all that it says."""
-    return {"epsilon": 0.01} if about.gradients else {}
-
-
 @pytest.mark.parametrize("cls", POSTHOC, ids=lambda cls: cls.__name__)
-def test_what_a_score_says_of_itself_is_true(cls, separable):
+def test_a_score_needs_what_it_says(cls, separable):
     torch.manual_seed(0)
-    model, about = Watched(), cls.about
+    model, needs = Watched(), cls.needs
     type(model).seen = False
     x, y = separable.labelled
-    score = cls(**made_with(about))
-    given = {"labelled": (x, y) if about.labels else x} if about.labelled else {}
+    score = cls(**({"epsilon": 0.01} if needs.gradients else {}))
+    given = {"labelled": (x, y) if needs.labels else x} if needs.labelled else {}
     detector = wildood.posthoc(model, score, holdout=separable.holdout[0], **given)
     detector.score(x[:5])
-    assert type(model).seen == about.gradients
-    assert (detector.classifier.tap is not None) == about.features
-    if about.labelled:
+    assert type(model).seen == needs.gradients
+    assert (detector.classifier.tap is not None) == needs.features
+    if needs.labelled:
         with pytest.raises(wildood.InputError, match="is fitted on labelled data: give labelled="):
             wildood.posthoc(model, score, holdout=separable.holdout[0])
-    if about.labels:
+    if needs.labels:
         with pytest.raises(wildood.InputError, match="give its labels, too"):
             wildood.posthoc(model, score, holdout=separable.holdout[0], labelled=x)
 
@@ -262,7 +257,7 @@ def test_odin_steps_as_by_hand_and_in_pixels():
 
     stepped = by_hand(model, spec, raw, cross_entropy, 0.01)
     classifier = Classifier(model, spec)
-    found, outputs = step_down(classifier, raw, wildood.Odin(epsilon=0.01).lower, 0.01)
+    found, outputs = perturb(classifier, raw, wildood.Odin(epsilon=0.01).lower, 0.01)
     torch.testing.assert_close(found, stepped, rtol=0, atol=1e-5)
     torch.testing.assert_close(outputs.logits, classifier(raw).logits)
     expected = -(model(stepped) / 1000).softmax(1).amax(1)
@@ -299,7 +294,7 @@ def _features(classifier, images):
 def test_a_zero_gradient_counts_as_positive():
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
     nn.init.zeros_(model[1].weight)
-    stepped, _ = step_down(Classifier(model), torch.zeros(1, 1, 2, 2), wildood.Odin().lower, 0.5)
+    stepped, _ = perturb(Classifier(model), torch.zeros(1, 1, 2, 2), wildood.Odin().lower, 0.5)
     assert stepped.flatten().tolist() == [-0.5] * 4
 
 

@@ -1,30 +1,41 @@
-"""`wildood score`: a detector and an archive of examples in, one line for each example out."""
+"""`wildood score`: a detector and an archive of examples in, one line for each example out; here, or on a Ray cluster."""
 
+import os
+import platform
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from types import ModuleType
+from typing import Annotated, Any, NamedTuple
 
+import torch
 import tyro
 
 from wildood import __version__
 from wildood.cli.models import read_model
 from wildood.cli.options import named, parse
-from wildood.cli.score_on_ray import Job, answer_on_ray
 from wildood.cli.sources import archive_like
 from wildood.cli.training import DATA_ROOT
-from wildood.detect.bulk import Archive, Chunk, Format, Lines, Output, Progress, draft_of, lines_of, write_lines
+from wildood.data.archives import Archive, ArrayShard, Shard
+from wildood.detect.bulk import Format, ShardDirectory, ShardScores, score_archive, score_shard, shard_directory
+from wildood.detect.detector import Detector
 from wildood.detect.storage import load, read_description
-from wildood.errors import InputError
+from wildood.errors import DetectorFileError, InputError, WildoodError
 from wildood.experiments.pool import processors
-from wildood.train.progress import logger, progress_bar, verbose_logging
+from wildood.experiments.ray_pool import OBJECTS, connected
+from wildood.experiments.run import MOST_DEATHS
+from wildood.train.progress import logger, verbose_logging
+
+AHEAD = 2  # shards for each CPU of the cluster that wait for a worker or for their turn to be written
 
 
 @dataclass(frozen=True)
 class ScoreOptions:
-    """Score examples with a saved detector: one line for each, in their order, as soon as it is known.
+    """Score examples with a saved detector: one line for each, in their order.
 
     Attributes:
         detector: the directory that fit wrote.
@@ -32,7 +43,7 @@ class ScoreOptions:
             several arrays), - for standard input, or a named set.
         model: module:function, for a detector of a model of your own: no code is imported because a file says so.
         format: csv with a header, or jsonl with one object in each line.
-        out: a file to write to, or - for standard output; a call that was cut off leaves FILE.part, and goes on from it.
+        out: a file to write to, or - for standard output; an interrupted call leaves FILE.part, and continues from it.
         skip_broken: leave out pictures that cannot be read, instead of stopping.
         ray: let a Ray cluster score them: its address, or local for one on this machine.
     """
@@ -47,69 +58,122 @@ class ScoreOptions:
     data_root: Annotated[Path | None, named("DIRECTORY", help=DATA_ROOT)] = None
 
 
-class _StandardOutput:
-    """Lines for whoever reads them; nothing can go on from there."""
-
-    def __init__(self) -> None:
-        self.note: dict[str, Any] = {}
-
-    def add(self, text: str, note: Mapping[str, Any]) -> None:  # noqa: ARG002 - nobody asks for it again
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
-    def refuse(self, why: str) -> InputError:
-        return InputError(f"standard output {why}: give --out FILE")
-
-
 def run(words: Sequence[str]) -> None:
     """Write example (its file, or its number), score, decision (known or unknown) and the classifier's class for each."""
     options = parse(ScoreOptions, "score", words)
-    if options.out != "-" and (Path(options.out).is_dir() or not Path(options.out).parent.is_dir()):
-        what = "is a directory" if Path(options.out).is_dir() else "is in a directory that does not exist"
+    out = Path(options.out)
+    if options.out != "-" and (out.is_dir() or not out.parent.is_dir()):
+        what = "is a directory" if out.is_dir() else "is in a directory that does not exist"
         raise InputError(f"--out {options.out} {what}: give a file, or - for standard output")
     detector = load(options.detector, model=None if options.model is None else read_model(options.model))
 
-    def answer(chunks: Iterator[Chunk]) -> Iterator[tuple[Chunk, Lines]]:
+    def scorer(shards: Iterator[Shard]) -> Iterator[tuple[Shard, ShardScores]]:
         if options.ray is not None:
-            yield from answer_on_ray(chunks, options.ray, Job.of(options.detector, options.model, options.format))
+            yield from score_on_ray(shards, options.ray, Job.of(options.detector, options.model, options.format))
         else:
-            for chunk in chunks:
-                yield chunk, lines_of(detector, chunk, options.format, processors())
+            for shard in shards:
+                yield shard, score_shard(detector, shard, options.format, processors())
 
     with verbose_logging(verbose=True), archive_like(detector, options.examples, "examples", options) as archive:
         if archive.count is not None:
             logger.info("examples: %d examples from %s", archive.count, archive.where)
-        with _output(options, archive) as output:
-            done = Progress.of(output)
-            with progress_bar(archive.count, done.listed, "scoring", "examples") as bar:
-                done = write_lines(archive, answer, output, lambda at: bar.at(at.listed))
+        with _directory(options, archive) as directory:
+            totals = score_archive(archive, scorer, directory)
         if archive.count is None:
-            logger.info("examples: %d examples from %s", done.examples, archive.where)
+            logger.info("examples: %d examples from %s", totals.lines, archive.where)
 
 
-@contextmanager
-def _output(options: ScoreOptions, archive: Archive) -> Iterator[Output]:
-    """Standard output, or the draft of a file, which says how far it came if it is cut off."""
+def _directory(options: ScoreOptions, archive: Archive) -> AbstractContextManager[ShardDirectory | None]:
     if options.out == "-":
-        yield _StandardOutput()
-        return
-    made_of = {
+        return nullcontext()
+    made_from = {
         "a detector": read_description(options.detector)["digest"],
         "a --model": options.model or "",
         "examples": archive.identity,
         "a --format": options.format,
         "a version of wildood": __version__,
     }
-    with draft_of(Path(options.out), made_of, elsewhere="give another --out") as draft:
-        before = Progress.of(draft)
-        if before.broken and not options.skip_broken:
-            raise InputError(f"{draft.part} was begun with --skip-broken, and left out {before.broken}: give it again")
-        if before.listed:
-            logger.info("%s has %d lines already: going on from there", draft.part, before.examples)
+    return shard_directory(Path(options.out), made_from, skip_broken=options.skip_broken)
+
+
+class Job(NamedTuple):
+    """What a Ray worker must know besides its shard. Paths are absolute: workers have another working directory."""
+
+    detector: Path
+    digest: str  # of the detector's description: a worker that finds another one has another detector
+    model: str | None  # module:function, for a model of the user's own
+    import_path: str  # the directory in which that module is looked for
+    form: Format
+    version: str  # of wildood
+
+    @classmethod
+    def of(cls, detector: Path, model: str | None, form: Format) -> "Job":
+        """The job of this call."""
+        return cls(detector.absolute(), read_description(detector)["digest"], model, str(Path.cwd()), form, __version__)
+
+
+def score_on_ray(shards: Iterator[Shard], address: str, job: Job) -> Iterator[tuple[Shard, ShardScores]]:
+    """Score shards on a Ray cluster: a task for each, which Ray starts again if its worker dies; results in order."""
+    with connected(address, cpus=1, gpus=0.0) as ray:
+        task = ray.remote(score_task).options(name="wildood score", num_cpus=1, max_retries=MOST_DEATHS)
+        most = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
+        waiting: deque[tuple[Shard, Any]] = deque()
         try:
-            yield draft
-        except BaseException:
-            done = Progress.of(draft)
-            if done.examples:
-                logger.info("%s keeps %d lines: called again, it goes on from there", draft.part, done.examples)
-            raise
+            for shard in shards:
+                while waiting and (len(waiting) == most or _sent(shard, *(each for each, _ in waiting)) > OBJECTS // 2):
+                    yield _result(ray, *waiting.popleft())
+                waiting.append((shard, task.remote(shard, job)))
+            while waiting:
+                yield _result(ray, *waiting.popleft())
+        finally:
+            for _, reference in waiting:
+                ray.cancel(reference)
+
+
+def _sent(*shards: Shard) -> int:
+    """The bytes of rows that are sent with shards; other shards are read from the disk by the workers."""
+    return sum(shard.rows.nbytes for shard in shards if isinstance(shard, ArrayShard))
+
+
+def score_task(shard: Shard, job: Job) -> ShardScores:
+    """Score one shard in a Ray worker, which loads the detector once."""
+    if __version__ != job.version:
+        raise InputError(
+            f"the Ray node {platform.node()} has wildood {__version__}, this one {job.version}: install the same on all"
+        )
+    if shard.path is not None and not shard.path.exists():
+        raise InputError(f"{shard.path} is not on the Ray node {platform.node()}: put examples where all nodes see the same")
+    return score_shard(_load_detector(job), shard, job.form)
+
+
+@lru_cache(maxsize=1)
+def _load_detector(job: Job) -> Detector:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray does not hide GPUs from a task that has asked for none
+    torch.set_num_threads(1)
+    try:
+        same = read_description(job.detector)["digest"] == job.digest
+    except DetectorFileError:
+        same = False
+    if not same:
+        raise InputError(
+            f"{job.detector} is another detector on the Ray node {platform.node()}: put it where all nodes see the same"
+        )
+    if job.model is None:
+        return load(job.detector)
+    sys.path.insert(0, job.import_path)
+    return load(job.detector, model=read_model(job.model))
+
+
+def _result(ray: ModuleType, shard: Shard, reference: Any) -> tuple[Shard, ShardScores]:
+    try:
+        scores: ShardScores = ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, WildoodError):
+            raise type(error.cause)(str(error.cause)) from None
+        raise
+    except ray.exceptions.RayError as error:
+        raise InputError(
+            f"the worker that scored examples {shard.first} to {shard.first + shard.count - 1} died, and so did those that "
+            f"tried again ({type(error).__name__}), perhaps for lack of memory: try again, or without --ray"
+        ) from error
+    return shard, scores

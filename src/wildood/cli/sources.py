@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from wildood.data.archives import Archive, array_archive, open_archive
 from wildood.data.catalog import is_named_set, open_set
 from wildood.data.folders import open_images
 from wildood.data.images import Framing, Images
 from wildood.data.named_sets import SETS
 from wildood.data.sources import blocks
 from wildood.data.validation import numbered_like
-from wildood.detect.bulk import Archive, archive_of, open_archive
 from wildood.detect.detector import Detector
 from wildood.errors import InputError
 from wildood.train.progress import logger
@@ -50,7 +50,7 @@ def archive_like(detector: Detector, text: str, option: str, options: Any) -> It
         try:
             if is_named_set(text) and not Path(text).exists():
                 images = open_set(text, options.data_root)
-                archive = archive_of(np.asarray(images.examples), images.names, text, f"{text} {images.fingerprint()}")
+                archive = array_archive(np.asarray(images.examples), images.names, text, f"{text} {images.fingerprint()}")
             else:
                 framing = Framing(shape[0], channels=shape[1])
                 archive = after.enter_context(open_archive(text, framing, skip_broken=options.skip_broken))

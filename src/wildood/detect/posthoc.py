@@ -92,12 +92,12 @@ def posthoc(
     for other, source in (("labelled", fitted_on), ("wild", traffic), ("ood", outliers)):
         if source is not None:
             example.check(source, other)
-    classifier, classes = copy_classifier(model, calibration, input, features, uses_features=score.about.features)
+    classifier, classes = copy_classifier(model, calibration, input, features, uses_features=score.needs.features)
     _warn_if_untrained(classifier, example, {"labelled": labelled, "holdout": holdout}, seed)
     uniform = _uniform(classifier, calibration, seed)
     learned = copy.deepcopy(score).to(classifier.device).eval()
     if fitted_on is not None:
-        if score.about.labels:
+        if score.needs.labels:
             check_labels(all_labels(fitted_on), "labelled", classes)
         learned.fit(classifier, fitted_on)
     candidates, selection = learned.candidates(), calibration
@@ -187,12 +187,12 @@ def _uniform(classifier: Classifier, known: Source, seed: int) -> str:
 
 def _fitting_source(score: Score, labelled: Any) -> Source | None:
     """The labelled data as the score needs it: with classes, without, or not at all."""
-    if not score.about.labelled:
+    if not score.needs.labelled:
         return None
     if labelled is None:
         raise InputError(
             f"{type(score).__name__} is fitted on labelled data: give labelled=(x, y) that the model was trained on"
         )
     return (
-        labelled_source(labelled, "labelled") if score.about.labels else unlabelled_source(examples_of(labelled), "labelled")
+        labelled_source(labelled, "labelled") if score.needs.labels else unlabelled_source(examples_of(labelled), "labelled")
     )

@@ -225,7 +225,7 @@ def work_of(experiment: Experiment, sizes: Sizes) -> tuple[int, Passes]:
 def _scoring(experiment: Experiment, score: Score, sizes: Sizes) -> Passes:
     """A pass over everything; where settings are chosen, one for each candidate over what chooses."""
     traffic = sizes.wild_id + sizes.wild_ood
-    if not score.about.gradients:  # then a pass gives features of all there is, and the rest costs nothing
+    if not score.needs.gradients:  # then a pass gives features of all there is, and the rest costs nothing
         more = 0 if experiment.wild is None else traffic + sizes.validation_ood
         return Passes(0, sizes.labelled + sizes.holdout + sizes.test + more)
     once, candidates, threshold = Passes(0, sizes.labelled), score.candidates(), sizes.holdout

@@ -151,7 +151,7 @@ def _perform(
         model = untrained_model(experiment, parts.classes)  # the published GODIN is trained from scratch
     else:
         model = starting_classifier(experiment, parts, store.root, root, on_epoch)
-    if isinstance(recipe, Score) and not recipe.about.gradients:
+    if isinstance(recipe, Score) and not recipe.needs.gradients:
         model, parts = in_features(model, parts, store.root)
     began = time.monotonic()  # what is shared with other runs is not this one's
     detector = _detector(experiment, recipe, model, parts, store.training(experiment), on_epoch)

@@ -1,4 +1,4 @@
-"""The Mahalanobis distance of Lee et al. (2018), on the penultimate features as in Liu et al. (2020)."""
+"""The Mahalanobis score of Lee et al. (2018), on the penultimate features as in Liu et al. (2020)."""
 
 from typing import ClassVar
 
@@ -9,27 +9,27 @@ from wildood.data.sources import Source
 from wildood.errors import InputError
 from wildood.models.classifier import Classifier, Outputs, evaluating, forward_all
 from wildood.scores.perturbation import PerturbedScore
-from wildood.scores.score import About
+from wildood.scores.score import Needs
 
 
 class Mahalanobis(PerturbedScore):
-    """s(x) = min_c (φ - μ_c)ᵀ Σ⁺ (φ - μ_c) / 2: class means, one covariance for all classes, a step on the input.
+    """s(x) = min_c (φ(x~) - μ_c)ᵀ Σ⁺ (φ(x~) - μ_c) / 2, where x~ is the perturbed input.
 
-    The covariance is that of the features around their class means. Where its rank is below the dimension, its
-    pseudo-inverse Σ⁺ leaves out the directions without variance. A class without labelled examples is left out.
+    μ_c is the mean of the features φ of class c, Σ their covariance around the class means, the same for all classes. The
+    pseudo-inverse Σ⁺ leaves out directions without variance. A class without labelled examples is left out.
 
-    >>> Mahalanobis(epsilon=0.0).about.labels
+    Attributes:
+        centre: the mean of all features.
+        whitening: W, with W Wᵀ = Σ⁺.
+        means: Wᵀ(μ_c - centre), one row per class.
+
+    >>> Mahalanobis(epsilon=0.0).needs.labels
     True
     """
 
-    about: ClassVar[About] = About(
-        "Lee et al., A Simple Unified Framework for Detecting OOD Samples, 2018",
-        labelled=True,
-        labels=True,
-        features=True,
-        gradients=True,
-    )
-    epsilons = (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.005, 0.01)
+    paper = "Lee et al., A Simple Unified Framework for Detecting OOD Samples, 2018"
+    needs = Needs(labelled=True, labels=True, features=True, gradients=True)
+    grid: ClassVar = {"epsilon": (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.005, 0.01)}
     centre: Tensor
     whitening: Tensor
     means: Tensor
@@ -40,7 +40,7 @@ class Mahalanobis(PerturbedScore):
             self.register_buffer(name, torch.empty(0))
 
     def fit(self, classifier: Classifier, labelled: Source) -> None:
-        """Class means and the tied covariance of the features, summed up in one pass in double precision."""
+        """Compute the class means and the covariance of the features, in one pass and in double precision."""
         counts, sums, products = torch.zeros(0), torch.zeros(0), torch.zeros(0)
         with evaluating(classifier):
             for outputs, labels in forward_all(classifier, labelled):
@@ -63,7 +63,7 @@ class Mahalanobis(PerturbedScore):
         self.means = ((means - centre) @ whitening).float()
 
     def forward(self, outputs: Outputs) -> Tensor:
-        """Half the squared distance to the nearest class mean, for each example."""
+        """Half the squared distance to the nearest class mean."""
         whitened = (outputs.features_or_refuse() - self.centre) @ self.whitening
         # |z - m|² = |z|² - 2 z·m + |m|²; the features are centred first, so that little is cancelled
         nearest = (self.means.square().sum(1) - 2 * whitened @ self.means.T).amin(1)
@@ -71,9 +71,9 @@ class Mahalanobis(PerturbedScore):
 
 
 def _inverse_root(covariance: Tensor) -> Tensor:
-    """W with W Wᵀ = Σ⁺: eigenvectors over the root of their eigenvalues, those of (numerically) zero left out.
+    """W with W Wᵀ = Σ⁺: eigenvectors over the roots of their eigenvalues, without those that are numerically zero.
 
-    The features are in single precision: what rounding alone can make counts as zero.
+    The features have single precision: an eigenvalue that rounding alone can produce counts as zero.
 
     >>> root = _inverse_root(torch.diag(torch.tensor([4.0, 0.0, 1.0], dtype=torch.float64)))
     >>> (root @ root.T).diagonal().tolist()

@@ -1,4 +1,4 @@
-"""A step on the input that lowers the score, as ODIN, Mahalanobis and GODIN take: it helps ID more than OOD."""
+"""The input perturbation of ODIN, Mahalanobis and GODIN: a step that lowers the score, of ID inputs more than of OOD."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,13 +12,13 @@ from wildood.scores.score import Score, Scored
 from wildood.settings import check_number
 
 
-def step_down(
+def perturb(
     classifier: Classifier, raw: Tensor, lower: Callable[[Outputs], Tensor], epsilon: float
 ) -> tuple[Tensor, Outputs]:
-    """x~ = x - epsilon sign(∇_x lower(x)) / std, with sign(0) = 1; and the outputs for x itself.
+    """The perturbed input x~ = x - ε sign(∇_x lower(x)) / std, with sign(0) = 1, and the outputs for x itself.
 
-    Epsilon is in units of the raw scale from 0 to 1: the model's input is divided by the input spec's std, and so is the
-    step. Without an input spec, it is in units of the model's input. Returned is the model's input after the step.
+    ε is on the raw scale from 0 to 1: the input spec divides the input by std, and so the step. Without an input spec, ε is
+    on the scale of the model's input.
     """
     batch = classifier.prepare(raw)
     if batch.dtype in {torch.float16, torch.bfloat16}:
@@ -27,7 +27,7 @@ def step_down(
         )
     if not batch.is_floating_point():
         raise InputError("the model takes whole numbers, which have no gradient: give a score without a perturbation")
-    with torch.inference_mode(mode=False):  # the caller may be in it, and a tensor that was made there has no gradient
+    with torch.inference_mode(mode=False):  # in which a caller may be, and tensors have no gradient
         batch = batch.detach().clone().requires_grad_()
         outputs = classifier.outputs(batch)
         lowered = lower(outputs).sum()
@@ -37,9 +37,9 @@ def step_down(
     sign = torch.where(gradient >= 0, 1.0, -1.0).to(batch.dtype)
     if classifier.spec is not None:
         sign = sign / torch.tensor(classifier.spec.std, device=batch.device, dtype=batch.dtype).view(1, -1, 1, 1)
-    stepped = batch.detach() - epsilon * sign
+    perturbed = batch.detach() - epsilon * sign
     features = None if outputs.features is None else outputs.features.detach()
-    return stepped, Outputs(outputs.logits.detach(), features)
+    return perturbed, Outputs(outputs.logits.detach(), features)
 
 
 def check_epsilon(epsilon: Any, name: str) -> float | None:
@@ -53,13 +53,11 @@ def check_epsilon(epsilon: Any, name: str) -> float | None:
 
 
 class PerturbedScore(Score):
-    """A score of the input after a step of size epsilon that lowers it.
+    """A score of the perturbed input.
 
     Attributes:
-        epsilon: the size of the step; None to have it chosen among `epsilons`, 0 for no step.
+        epsilon: ε, the size of the step; None to have it chosen, 0 for no step.
     """
-
-    epsilons: tuple[float, ...] = (0.0,)
 
     def __init__(self, epsilon: float | None = None, **settings: Any) -> None:
         epsilon = check_epsilon(epsilon, f"{type(self).__name__}: epsilon")
@@ -67,19 +65,14 @@ class PerturbedScore(Score):
         self.epsilon = epsilon
 
     def lower(self, outputs: Outputs) -> Tensor:
-        """What the step lowers, for each example: the score, or something whose gradient has the same sign."""
+        """What the step lowers: the score, or a quantity whose gradient has the same sign."""
         scores: Tensor = self(outputs)
         return scores
 
     def of(self, classifier: Classifier, raw: Tensor) -> Scored:
-        """The scores after the step, and the outputs before it."""
-        if self.epsilon is None:
-            raise InputError(f"{type(self).__name__}: epsilon is None: posthoc and fit choose it, or give a number")
-        if self.epsilon == 0:
+        """The scores of the perturbed input, and the outputs of the input itself."""
+        epsilon = self.setting("epsilon")
+        if epsilon == 0:
             return super().of(classifier, raw)
-        stepped, outputs = step_down(classifier, raw, self.lower, self.epsilon)
-        return Scored(self(classifier.outputs(stepped)), outputs)
-
-    def candidates(self) -> list[Score]:
-        """One for each epsilon, unless it is given."""
-        return [self] if self.epsilon is not None else [self.with_settings(epsilon=value) for value in self.epsilons]
+        perturbed, outputs = perturb(classifier, raw, self.lower, epsilon)
+        return Scored(self(classifier.outputs(perturbed)), outputs)

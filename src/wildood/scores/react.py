@@ -1,6 +1,4 @@
-"""ReAct (Sun, Guo, Li, 2021): the energy after the features are cut off at a level that few of them exceed."""
-
-from typing import ClassVar
+"""ReAct (Sun, Guo, Li, 2021): the energy of rectified features."""
 
 import numpy as np
 import torch
@@ -9,20 +7,23 @@ from torch import Tensor
 from wildood.data.sources import Source
 from wildood.models.classifier import Classifier, Outputs, each_output, last_layer
 from wildood.scores.energy import energy
-from wildood.scores.score import About, Score
+from wildood.scores.score import Needs, Score
 from wildood.settings import check_number
 
 
 class ReAct(Score):
-    """s(x) = E(W min(φ(x), c) + b), c the given percentile of the features of labelled data.
+    """s(x) = E(W min(φ(x), c) + b), where W, b is the last layer and c a percentile of all features of the labelled data.
+
+    Attributes:
+        percentile: which percentile c is.
+        level: c.
 
     >>> ReAct().percentile
     90.0
     """
 
-    about: ClassVar[About] = About(
-        "Sun et al., ReAct: Out-of-distribution Detection With Rectified Activations, 2021", labelled=True, features=True
-    )
+    paper = "Sun et al., ReAct: Out-of-distribution Detection With Rectified Activations, 2021"
+    needs = Needs(labelled=True, features=True)
     level: Tensor
     weight: Tensor
     bias: Tensor
@@ -35,12 +36,12 @@ class ReAct(Score):
             self.register_buffer(name, torch.empty(0))
 
     def fit(self, classifier: Classifier, labelled: Source) -> None:
-        """The percentile of all features of all labelled examples, and the classifier's last layer."""
+        """Compute c, and copy the classifier's last layer."""
         self.weight, self.bias = last_layer(classifier, labelled.gather(torch.arange(1))[0])
         features = each_output(classifier, labelled, Outputs.features_or_refuse)
         self.level = torch.tensor(float(np.percentile(features.numpy(), self.percentile))).to(self.weight.device)
 
     def forward(self, outputs: Outputs) -> Tensor:
-        """The energy of the rectified features, for each example."""
+        """The energy of the rectified features."""
         rectified = outputs.features_or_refuse().clamp(max=self.level)
         return energy(torch.nn.functional.linear(rectified, self.weight, self.bias))

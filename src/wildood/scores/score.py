@@ -1,7 +1,8 @@
-"""What every score is: a module that turns a classifier's outputs into one number for each example."""
+"""The contract of a score: a module that turns a classifier's outputs into one number per example, higher = more OOD."""
 
 import copy
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -9,22 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from wildood.data.sources import Source
+from wildood.errors import InputError
 from wildood.models.classifier import Classifier, Outputs, evaluating, raw_batches
 
 
 @dataclass(frozen=True)
-class About:
-    """Where a score is from, and what it needs besides the classifier and its logits.
+class Needs:
+    """What a score needs besides the logits.
 
     Attributes:
-        paper: the paper that proposed it.
         labelled: it is fitted on labelled data.
-        labels: and reads their classes.
+        labels: it also reads the classes of the labelled data.
         features: it reads the classifier's features.
-        gradients: it follows the gradient with respect to the input, in a second pass.
+        gradients: it takes the gradient with respect to the input, and a second pass.
     """
 
-    paper: str
     labelled: bool = False
     labels: bool = False
     features: bool = False
@@ -39,40 +39,53 @@ class Scored(NamedTuple):
 
 
 class Score(nn.Module):
-    """Higher = more OOD. What is fitted or trained is a buffer or a parameter, so that all scores are saved one way.
+    """Higher = more OOD. What is fitted or trained is a buffer or a parameter, so that `state_dict` saves it.
 
     Attributes:
-        about: where it is from and what it needs.
+        paper: where the score was proposed.
+        needs: what it needs besides the logits.
+        grid: for each setting that may be None, the values that it is chosen from.
         settings: the constructor's arguments, as JSON-ready data.
 
     >>> Score(k=3).settings
     {'k': 3}
     """
 
-    about: ClassVar[About] = About("your own")
+    paper: ClassVar[str] = "your own"
+    needs: ClassVar[Needs] = Needs()
+    grid: ClassVar[Mapping[str, Sequence[Any]]] = {}
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()
         self.settings = settings
 
     def forward(self, outputs: Outputs) -> Tensor:
-        """One number for each example."""
+        """One number per example."""
         raise NotImplementedError
 
     def of(self, classifier: Classifier, raw: Tensor) -> Scored:
-        """The scores of a raw batch; scores that change the input first do it here."""
+        """The scores of a raw batch; a score that perturbs the input overrides this."""
         outputs = classifier(raw)
         return Scored(self(outputs), outputs)
 
     def fit(self, classifier: Classifier, labelled: Source) -> None:
-        """Learn what the score needs to know of labelled data; most need nothing."""
+        """Fit the score on labelled data; most scores need no fit."""
 
     def candidates(self) -> "list[Score]":
-        """The scores to choose from: this one alone, or one for each value of a setting that is None."""
-        return [self]
+        """The scores to choose from: one per combination of grid values for the settings that are None."""
+        names = [name for name in self.grid if getattr(self, name) is None]
+        combinations = itertools.product(*(self.grid[name] for name in names))
+        return [self.with_settings(**dict(zip(names, values, strict=True))) for values in combinations] if names else [self]
+
+    def setting(self, name: str) -> Any:
+        """The value of a setting; None, which it is until it is chosen, is refused."""
+        value = getattr(self, name)
+        if value is None:
+            raise InputError(f"{type(self).__name__}: {name} is None: give a number, or let `posthoc` choose it")
+        return value
 
     def with_settings(self, **settings: Any) -> Self:
-        """A copy with other settings; what was fitted is shared."""
+        """A copy with other settings; the fitted buffers are shared."""
         other = copy.copy(self)
         other.settings = self.settings | settings
         for name, value in settings.items():
@@ -80,11 +93,11 @@ class Score(nn.Module):
         return other
 
     def restore(self, state: dict[str, Tensor], *, assign: bool = False) -> None:
-        """Take back what `state_dict` gave; fitted buffers have the shapes of the data they were fitted on.
+        """Load a `state_dict`; the fitted buffers take their shapes from it.
 
         Args:
-            state: what it gave.
-            assign: keep these tensors themselves, not copies of them.
+            state: the state.
+            assign: keep its tensors, instead of copies of them.
         """
         for name in self._buffers:
             if name in state:

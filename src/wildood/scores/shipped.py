@@ -1,4 +1,6 @@
-"""The scores that ship with wildood, by the name under which a saved detector remembers them."""
+"""The scores that ship with wildood, by the names in saved detectors and in experiments."""
+
+from dataclasses import astuple
 
 from wildood.scores.energy import EnergyScore
 from wildood.scores.godin import GodinScore
@@ -38,6 +40,6 @@ def scores_table() -> str:
     """
     rows = ["| score | needs labelled data | its classes | features | input gradients | paper |", "|---" * 6 + "|"]
     for cls in POSTHOC:
-        needs = (cls.about.labelled, cls.about.labels, cls.about.features, cls.about.gradients)
-        rows.append(f"| `{cls.__name__}` | {' | '.join('yes' if need else '' for need in needs)} | {cls.about.paper} |")
+        needs = ["yes" if need else "" for need in astuple(cls.needs)]
+        rows.append(f"| `{cls.__name__}` | {' | '.join(needs)} | {cls.paper} |")
     return "\n".join(rows)

@@ -1,6 +1,4 @@
-"""ViM (Wang et al., 2022): the energy, and how far the features leave the space that labelled data lies in."""
-
-from typing import ClassVar
+"""ViM (Wang et al., 2022): the energy, plus the distance of the features from the principal space of labelled data."""
 
 import torch
 from torch import Tensor
@@ -9,26 +7,28 @@ from wildood.data.sources import Source
 from wildood.errors import InputError
 from wildood.models.classifier import Classifier, Outputs, evaluating, forward_all, last_layer
 from wildood.scores.energy import energy
-from wildood.scores.score import About, Score
+from wildood.scores.score import Needs, Score
 from wildood.settings import check_count, optional
 
 
 class Vim(Score):
-    """s(x) = α |Rᵀ(φ(x) - u)| + E(x), with u = -W⁺b and R the directions of least variance around it.
+    """s(x) = α |Rᵀ(φ(x) - u)| + E(x), where u = -W⁺b for the last layer W, b, and R spans the directions of least variance.
 
-    α makes the mean of the virtual logit α |Rᵀ(φ - u)| equal to the mean of the largest logit, on labelled data.
+    The variance is that of the features φ of labelled data around u. On labelled data, the mean of the virtual logit
+    α |Rᵀ(φ - u)| equals the mean of the largest logit, which defines α.
 
     Attributes:
-        dimensions: of the principal space. None for the original's rule: 1000 of 2048 features or more, 512 of 768 or more,
-            else half of them.
+        dimensions: of the principal space, which R leaves out. None for the paper's rule: 1000 of 2048 features or more, 512
+            of 768 or more, else half of them.
+        origin: u.
+        residual: α R.
 
     >>> Vim(dimensions=32).settings
     {'dimensions': 32}
     """
 
-    about: ClassVar[About] = About(
-        "Wang et al., ViM: Out-Of-Distribution with Virtual-logit Matching, 2022", labelled=True, features=True
-    )
+    paper = "Wang et al., ViM: Out-Of-Distribution with Virtual-logit Matching, 2022"
+    needs = Needs(labelled=True, features=True)
     origin: Tensor
     residual: Tensor
 
@@ -40,7 +40,7 @@ class Vim(Score):
             self.register_buffer(name, torch.empty(0))
 
     def fit(self, classifier: Classifier, labelled: Source) -> None:
-        """The eigenvectors of the features' second moments around u, those of the smallest eigenvalues, scaled by α."""
+        """Compute u, the eigenvectors R with the smallest eigenvalues of the second moments around u, and α."""
         weight, bias = (value.double() for value in last_layer(classifier, labelled.gather(torch.arange(1))[0]))
         origin = -torch.linalg.pinv(weight) @ bias
         products = torch.zeros(len(origin), len(origin), dtype=torch.float64, device=origin.device)
@@ -56,7 +56,7 @@ class Vim(Score):
             norms = 0.0
             for outputs, _ in forward_all(classifier, labelled):
                 norms += float(((outputs.features_or_refuse().double() - origin) @ residual).norm(dim=1).sum())
-        # The features are in single precision: a residual that rounding alone can make says nothing.
+        # The features have single precision: a residual that rounding alone can produce means nothing.
         if norms <= length * len(origin) * torch.finfo(torch.float32).eps:
             raise InputError("Vim: the labelled features leave no residual space: give fewer dimensions")
         if largest <= 0:
@@ -71,6 +71,6 @@ class Vim(Score):
         return features - kept
 
     def forward(self, outputs: Outputs) -> Tensor:
-        """The virtual logit plus the energy, for each example."""
+        """The virtual logit plus the energy."""
         virtual: Tensor = torch.linalg.vector_norm((outputs.features_or_refuse() - self.origin) @ self.residual, dim=1)
         return virtual + energy(outputs.logits)

@@ -1,0 +1,346 @@
+"""Archives: examples of any number, from array files, pipes and folders of images, read shard by shard."""
+
+import hashlib
+import io
+import os
+import platform
+import shutil
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import KW_ONLY, dataclass
+from itertools import count as integers
+from itertools import islice
+from math import prod
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wildood.data import array_files
+from wildood.data.array_files import names_arrays, open_arrays, place_and_names
+from wildood.data.files import open_plain
+from wildood.data.folders import listing_of
+from wildood.data.image_cache import Listed, Listing, in_order
+from wildood.data.images import Broken, Decoded, Framing, decode, pillow_kept_quiet
+from wildood.data.sources import memory_of
+from wildood.data.validation import unlabelled_source
+from wildood.errors import InputError
+
+BATCH = 256  # examples: a shard holds whole batches, so that the batches do not depend on how an archive is cut
+LARGEST = 16 * BATCH  # examples in a shard
+_SHARD_BYTES = 1 << 24  # about, of the examples of a shard
+_MAGIC = 8  # bytes at the beginning of a file that tell its type
+
+
+class ShardExamples(NamedTuple):
+    """The examples of a shard, their names or numbers, and the files that cannot be read, each with the reason."""
+
+    examples: NDArray[Any]
+    names: Sequence[str | int]
+    broken: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """Consecutive examples of an archive.
+
+    Attributes:
+        first: the index of the first example, or of its file, in the archive.
+        count: how many examples, or files, there are.
+        fingerprint: a hash that changes with the examples, where it can be had without decoding them.
+        path: the file or directory that the examples are read from, if any; a Ray worker must see it.
+    """
+
+    first: int
+    count: int
+    _: KW_ONLY
+    fingerprint: str = ""
+    path: Path | None = None
+
+    def read(self, threads: int) -> ShardExamples:
+        """Read and check the examples."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ArrayShard(Shard):
+    """Rows in memory.
+
+    >>> ArrayShard(7, 3, rows=np.zeros((3, 2))).read(1).names
+    range(7, 10)
+    """
+
+    rows: NDArray[Any]
+    names: Sequence[str] = ()
+
+    def read(self, threads: int) -> ShardExamples:  # noqa: ARG002 - only images are decoded in threads
+        """Check the rows; messages count them from the beginning of the archive."""
+        unlabelled_source(self.rows, "x", first=self.first)
+        return ShardExamples(self.rows, self.names or range(self.first, self.first + self.count))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FileShard(Shard):
+    """Rows of an .npy file, which must keep the size and the modification time that it had when it was opened."""
+
+    path: Path
+    size: int
+    modified: int
+
+    def read(self, threads: int) -> ShardExamples:
+        """Copy the rows out of the file."""
+        status = self.path.stat() if self.path.exists() else None
+        if status is not None and (status.st_size, status.st_mtime_ns) == (self.size, self.modified):
+            # The file is mapped anew for each shard: its pages count as memory until the map is closed.
+            array = np.load(self.path, mmap_mode="r", allow_pickle=False)
+            rows = np.array(array[self.first : self.first + self.count])
+            if len(rows) == self.count:
+                return ArrayShard(self.first, self.count, rows=rows).read(threads)
+        raise InputError(
+            f"{self.path} is not the file that was opened, as seen from {platform.node()}: leave it as it is while it is "
+            "scored, put it where all nodes see the same, and start again"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ImageShard(Shard):
+    """Image files, decoded when they are read."""
+
+    path: Path
+    files: Sequence[Listed]
+    framing: Framing
+    skip_broken: bool
+
+    def read(self, threads: int) -> ShardExamples:
+        """Decode the images in threads; a file that cannot be read is refused, or left out."""
+        images: dict[str, NDArray[np.uint8]] = {}
+        broken: list[tuple[str, str]] = []
+        with pillow_kept_quiet(), closing(in_order(self.files, self._decode, threads)) as outcomes:
+            for file, outcome in outcomes:
+                if isinstance(outcome, Decoded):
+                    images[file.name] = outcome.pixels
+                    self._check_size(images, file.name)
+                elif self.skip_broken:
+                    broken.append((file.name, outcome.reason))
+                else:
+                    raise InputError(
+                        f"{self._path(file)} cannot be read as a picture ({outcome.reason}): repair or remove it, or leave "
+                        "such files out with --skip-broken"
+                    )
+        pixels = np.stack(list(images.values())) if images else np.empty((0, 1, 1, 3), np.uint8)
+        return ShardExamples(pixels, list(images), broken)
+
+    def _path(self, file: Listed) -> str:
+        return os.path.join(self.path, file.name)  # noqa: PTH118 - there may be millions
+
+    def _decode(self, file: Listed) -> Decoded | Broken:
+        """Decode a file; one that is not as it was when it was listed is refused, not taken for broken."""
+        outcome = decode(self._path(file), self.framing)
+        if file.size < 0:  # it was no plain file
+            return outcome
+        try:
+            size = os.stat(self._path(file)).st_size  # noqa: PTH116 - there may be millions
+            now = f"has {size} bytes"
+        except FileNotFoundError:
+            size, now = None, "is not there"
+        if size != file.size:
+            raise InputError(
+                f"{self._path(file)} was listed with {file.size} bytes, but {now}, as seen from {platform.node()}: leave "
+                "pictures as they are while they are scored, put them where all nodes see the same, and start again"
+            )
+        return outcome
+
+    def _check_size(self, images: Mapping[str, NDArray[np.uint8]], name: str) -> None:
+        first = next(iter(images))
+        if images[name].shape != images[first].shape:
+            sizes = [f"{images[one].shape[1]} x {images[one].shape[0]}" for one in (first, name)]
+            raise InputError(
+                f"{self.path}: {first} is {sizes[0]} pixels, {name} {sizes[1]} (width x height): give pictures of one size"
+            )
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Examples to be scored in one pass.
+
+    Attributes:
+        where: what the user named.
+        identity: a text that changes with the examples, as far as it can be had without reading them.
+        count: how many examples there are, if known.
+        shards: the examples, in their order.
+    """
+
+    where: str
+    identity: str
+    count: int | None
+    shards: Iterator[Shard]
+
+
+@contextmanager
+def open_archive(text: str, framing: Framing, *, skip_broken: bool = False) -> Iterator[Archive]:
+    """The examples of a path, or of standard input (-), in the order of `open_images`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     np.save(f"{place}/a.npy", np.zeros((5000, 3)))
+    ...     with open_archive(f"{place}/a.npy", Framing()) as archive:
+    ...         archive.count, [(shard.first, shard.count) for shard in archive.shards]
+    (5000, [(0, 4096), (4096, 904)])
+    """
+    if not names_arrays(text):
+        listing = listing_of(text)
+        identity = f"{os.path.realpath(listing.place)} {framing}"
+        yield Archive(text, identity, None, _image_shards(listing, framing, skip_broken=skip_broken))
+    elif text.lower().endswith(".npy") and isinstance(array := open_arrays(text).examples, np.memmap):
+        yield Archive(text, _identity(text), len(array), _file_shards(Path(text), array))
+    else:
+        with open_stream(text) as stream:
+            piped = place_and_names(text)[0] == "-"
+            identity = text if piped else _identity(text)
+            yield Archive(text, identity, stream.shape[0], _stream_shards(stream, hashed=piped))
+
+
+def array_archive(rows: NDArray[Any], names: Sequence[str], where: str, identity: str) -> Archive:
+    """The rows of an array in memory, such as a named set's.
+
+    >>> [shard.count for shard in array_archive(np.zeros((5000, 3)), (), "a set", "c0ffee").shards]
+    [4096, 904]
+    """
+    size = shard_size(rows.nbytes // max(1, len(rows)))
+    parts = ((first, rows[first : first + size]) for first in range(0, len(rows), size))
+    shards = (ArrayShard(first, len(part), rows=part, names=names[first : first + size]) for first, part in parts)
+    return Archive(where, identity, len(rows), shards)
+
+
+def shard_size(example_bytes: int) -> int:
+    """How many examples of a size are read at once: whole batches, and fewer of large examples.
+
+    >>> shard_size(100), shard_size(20_000), shard_size(10_000_000)
+    (4096, 768, 256)
+    """
+    return min(LARGEST, max(BATCH, _SHARD_BYTES // max(1, example_bytes) // BATCH * BATCH))
+
+
+def _image_shards(listing: Listing, framing: Framing, *, skip_broken: bool) -> Iterator[Shard]:
+    size = shard_size(prod(framing.size) * framing.channels if isinstance(framing.size, tuple) else 1 << 20)
+    root, listed = listing.root.absolute(), iter(listing)
+    for first, files in zip(integers(0, size), iter(lambda: tuple(islice(listed, size)), ()), strict=False):
+        states = repr([(file.name, file.size, file.changed, file.stamped) for file in files])
+        yield ImageShard(
+            first, len(files), fingerprint=_fingerprint(states.encode(errors="surrogateescape")), path=root, files=files,
+            framing=framing, skip_broken=skip_broken,
+        )  # fmt: skip
+    listing.remarks()
+
+
+def _file_shards(path: Path, array: NDArray[Any]) -> Iterator[Shard]:
+    path, total, status = path.absolute(), len(array), path.stat()
+    size = shard_size(array.nbytes // max(1, total))
+    for first in range(0, max(1, total), size):
+        count = min(size, total - first)
+        yield FileShard(first, count, path=path, size=status.st_size, modified=status.st_mtime_ns)
+
+
+def _stream_shards(stream: "ArrayStream", *, hashed: bool) -> Iterator[Shard]:
+    first = 0
+    for rows in stream.rows(shard_size(stream.row_bytes)):
+        yield ArrayShard(first, len(rows), fingerprint=_fingerprint(memory_of(rows)) if hashed else "", rows=rows)
+        first += len(rows)
+
+
+def _fingerprint(content: bytes | memoryview) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _identity(text: str) -> str:
+    place, names = place_and_names(text)
+    status = Path(place).stat()
+    return f"{os.path.realpath(place)} {names} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+
+
+class ArrayStream:
+    """The rows of one array in .npy format, read once from the beginning to the end.
+
+    Attributes:
+        shape: of the whole array.
+        row_bytes: of one example.
+    """
+
+    def __init__(self, file: IO[bytes], magic: bytes, where: str) -> None:
+        self._file, self._where = file, where
+        version = np.lib.format.read_magic(io.BytesIO(magic))
+        read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+        self.shape, fortran, self._dtype = read_header(file)
+        if self._dtype.hasobject:
+            raise array_files.no_arrays(where)
+        if not self.shape:
+            raise InputError(f"{where} holds a single number: give at least one example, along the first axis")
+        self.row_bytes = self._dtype.itemsize * prod(self.shape[1:])
+        self._whole: NDArray[Any] | None = None
+        if fortran and len(self.shape) > 1:  # each row is spread over the whole file
+            self._whole = self._read(self.shape[0]).reshape(self.shape[::-1]).T
+
+    def rows(self, size: int) -> Iterator[NDArray[Any]]:
+        """All rows, `size` at a time; an array without rows gives one empty array."""
+        for start in range(0, max(1, self.shape[0]), size):
+            count = min(size, self.shape[0] - start)
+            yield self._read(count) if self._whole is None else self._whole[start : start + count]
+
+    def _read(self, count: int) -> NDArray[Any]:
+        try:
+            content = self._file.read(count * self.row_bytes)
+            if len(content) == count * self.row_bytes:
+                return np.frombuffer(content, self._dtype).reshape(count, *self.shape[1:])
+        except MemoryError as error:
+            raise array_files.too_large(self._where) from error
+        except (OSError, *array_files.DAMAGED) as error:
+            raise array_files.no_arrays(self._where) from error
+        raise InputError(f"{self._where} ends in the middle of an array: give the whole of it")
+
+
+@contextmanager
+def open_stream(text: str) -> Iterator[ArrayStream]:
+    """The inputs that FILE.npz, FILE.npz:x or - names, to be read row by row.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     np.savez(f"{place}/a.npz", x=np.zeros((3, 2)))
+    ...     with open_stream(f"{place}/a.npz") as stream:
+    ...         [rows.shape for rows in stream.rows(2)]
+    [(2, 2), (1, 2)]
+    """
+    place, names = place_and_names(text)
+    with ExitStack() as stack:
+        try:
+            file: IO[bytes] = sys.stdin.buffer if place == "-" else stack.enter_context(open_plain(place))
+            magic = file.read(_MAGIC)
+            if magic.startswith(b"PK"):
+                archive = stack.enter_context(zipfile.ZipFile(_seekable(file, magic, stack)))
+                arrays = [name.removesuffix(".npy") for name in archive.namelist()]
+                name = array_files.name_in(
+                    arrays, names[:1] or (arrays if len(arrays) == 1 else array_files.X_NAMES), place, text
+                )
+                file = stack.enter_context(archive.open(f"{name}.npy"))
+                magic = file.read(_MAGIC)
+            stream = ArrayStream(file, magic, text)
+        except InputError:
+            raise
+        except OSError as error:
+            raise array_files.not_read(place, error) from error
+        except array_files.DAMAGED as error:
+            raise array_files.no_arrays(place) from error
+        yield stream
+
+
+def _seekable(file: IO[bytes], magic: bytes, stack: ExitStack) -> IO[bytes]:
+    """A zip file has its index at the end, so that one from a pipe is copied to the disk first."""
+    if not file.seekable():
+        pipe, file = file, stack.enter_context(TemporaryFile())  # noqa: SIM115 - closed by the stack
+        file.write(magic)
+        shutil.copyfileobj(pipe, file)
+    file.seek(0)
+    return file
