@@ -16,12 +16,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from scipy.stats import sem
+from wildood.experiments.digits import digits
 
 import wildood
 from wildood.cli import demo
 from wildood.cli.main import main
 from wildood.experiments import comparison
-from wildood.experiments.digits import digits
 from wildood.methods.woods import Woods
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"} | {"OMP_NUM_THREADS": "1"}

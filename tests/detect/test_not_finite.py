@@ -11,8 +11,7 @@ import wildood
 from wildood.data.images import Images
 from wildood.detect.bulk import Rows, lines_of
 from wildood.detect.detector import Detector, Example
-from wildood.experiments.decisions import Answers, SetDecisions
-from wildood.experiments.evaluation import measure
+from wildood.experiments.evaluation import Answers, SetDecisions, measure
 from wildood.models.classifier import Classifier
 from wildood.report.evaluation_record import metrics_record
 from wildood.report.inspection import inspected

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from wildood.experiments.comparison import Metrics, outcomes
+from wildood.experiments.digits import digits
 
 import wildood
 from wildood.detect.detector import Detector
 from wildood.evaluate.binomial import in_percent
 from wildood.experiments import comparison
-from wildood.experiments.comparison import Metrics, outcomes
-from wildood.experiments.digits import digits
 from wildood.methods.woods import Woods
 from wildood.models.small import MLP, SmallCNN
 from wildood.report import fit_page as fit_pages
