@@ -95,7 +95,7 @@ def test_a_damaged_result_and_one_without_its_experiment_are_named_with_what_to_
     *_, told, counted, _ = capsys.readouterr().out.splitlines()
     assert told.startswith("2 folders left out: ")
     again = "run its wildood reproduce again, or remove the folder"
-    assert f"{first.name}: result.json cannot be read (fpr95 on svhn is 'x', which is no number): {again}" in told
+    assert f"{first.name}: result.json cannot be read (tests.svhn.fpr95 is 'x', expected a number): {again}" in told
     assert f"{second.name}: experiment.toml is not there: {again}" in told
     assert counted == "2 runs: none is done, 1 failed, 1 has not ended; 2 folders left out."
 
