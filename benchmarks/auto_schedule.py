@@ -5,56 +5,62 @@ Run: python benchmarks/auto_schedule.py                                         
 """
 
 import argparse
+import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal
 
+from cifar10 import cifar10, resnet20
 from torch import nn
 
 import wildood
-from wildood.data.inputs import InputSpec
 from wildood.evaluate.metrics import mean_and_error
-from wildood.experiments import cifar10, digits
-from wildood.experiments.comparison import Metrics
-from wildood.experiments.parts import PartName, Parts
+from wildood.experiments.grids import demo_grid
 from wildood.experiments.pool import using_threads
+from wildood.experiments.run import measure_detector
+from wildood.experiments.split import Split, TestPart, digits_split
+from wildood.experiments.starts import starting_classifier
 from wildood.methods.objective import Method
 
 METHODS: dict[str, Method] = {"WOODS": wildood.Woods(), "WOODS-alt": wildood.WoodsAlt()}
-Start = tuple[Parts, nn.Module, InputSpec]
+Start = tuple[Split, nn.Module]
 
 
-def starts(root: Path | None, ood: str, seeds: list[int], part: PartName) -> Iterator[tuple[int, Start]]:
-    """For each seed: the data, the starting classifier, and what it takes."""
+def starts(root: Path | None, ood: str, seeds: list[int], part: TestPart) -> Iterator[tuple[int, Start]]:
+    """For each seed: the data and the starting classifier."""
     for seed in seeds:
         if root is None:
-            parts = digits.digits(seed, part)
-            yield seed, (parts, digits.starting_classifier(parts.labelled, seed), digits.SPEC)
+            split = digits_split(seed, part)
+            with tempfile.TemporaryDirectory() as runs:
+                yield seed, (split, starting_classifier(demo_grid(seed)[0], split, Path(runs)))
         else:
-            yield seed, (cifar10.cifar10(root, ood, seed, part), cifar10.resnet20(root), cifar10.SPEC)
+            yield seed, (cifar10(root, ood, seed, part), resnet20(root))
 
 
-def compare(root: Path | None, ood: str, seeds: list[int], part: PartName, method: str, lengths: list[int]) -> None:
+def compare(root: Path | None, ood: str, seeds: list[int], part: TestPart, method: str, lengths: list[int]) -> None:
     """One line for each schedule."""
     schedules: list[wildood.Schedule | Literal["auto"]] = ["auto", *(wildood.Schedule(steps=steps) for steps in lengths)]
     given = list(starts(root, ood, seeds, part))
     for schedule in schedules:
-        found: list[Metrics] = []
+        fprs: list[float] = []
+        accuracies: list[float] = []
         ends: list[tuple[int, int]] = []
-        for seed, (parts, model, spec) in given:
-            data = parts.labelled, parts.wild, parts.holdout
+        for seed, (split, model) in given:
+            data = split.labelled, split.wild, split.holdout
             detector = wildood.fit(
-                model, *data, method=METHODS[method], schedule=schedule, input=spec, seed=seed, verbose=False
+                model, *data, method=METHODS[method], schedule=schedule, input=split.spec, seed=seed, verbose=False
             )
-            found.append(Metrics.of(detector, parts.test_id, parts.test_ood))
+            tests, on_id, _ = measure_detector(detector, split)
+            fprs += [each.fpr95 for each in tests.values()]
+            accuracies.append(on_id["accuracy"])
             kept = detector.history[detector.record["kept_epoch"]]
             ends.append((int(detector.history[-1]["step"]), int(kept["step"])))
-        fpr, error = mean_and_error([metrics.fpr95 for metrics in found])
-        right, _ = mean_and_error([metrics.accuracy for metrics in found])
+        fpr, error = mean_and_error(fprs)
+        right, _ = mean_and_error(accuracies)
         name = "auto" if schedule == "auto" else f"{schedule.steps} steps"
         told = " ".join(f"{end} ({kept})" for end, kept in ends)
-        spread = f" ± {100 * error:.2f}" if len(found) > 1 else ""
+        spread = f" ± {100 * error:.2f}" if len(fprs) > 1 else ""
         print(f"{method:10s} {name:10s} FPR95 {100 * fpr:6.2f}{spread} %  accuracy {100 * right:.2f} %", end="")
         print(f"  ended after (kept) steps: {told}", flush=True)
 

@@ -10,11 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from cifar10 import SPEC, cifar10, resnet20
+
 import wildood
-from wildood.evaluate.metrics import fpr_standard_error
-from wildood.experiments.cifar10 import SPEC, cifar10, resnet20
-from wildood.experiments.comparison import Metrics, detector_of
-from wildood.experiments.parts import Parts
+from wildood.experiments.run import measure_detector
+from wildood.experiments.split import Split
 from wildood.scores.score import Score
 
 # The settings to choose among: by how much wild data that was set aside is accepted, of those that keep the accuracy on the
@@ -41,22 +41,27 @@ def settings_of(method: Any) -> dict[str, Any]:
     return dict(method.settings) if isinstance(method, Score) else asdict(method)
 
 
-def run(parts: Parts, root: Path, method: Any, seed: int) -> dict[str, Any]:
+def run(parts: Split, root: Path, method: Any, seed: int) -> dict[str, Any]:
     """One setting: what it does on test, and what may choose it."""
     began = time.perf_counter()
-    detector = detector_of(resnet20(root), method, parts, SPEC, seed)
+    data: dict[str, Any] = {"labelled": parts.labelled, "wild": parts.wild, "holdout": parts.holdout, "input": SPEC}
     if isinstance(method, Score):
+        detector = wildood.posthoc(resnet20(root), method, **data, seed=seed)
         about: dict[str, Any] = {"chosen": detector.scorer.settings}
     else:
+        detector = wildood.fit(resnet20(root), method=method, **data, seed=seed, keep="last", verbose=False)
         start, end = detector.history[0], detector.history[-1]
         about = {"acceptance": end["acceptance"], "accuracy_lost": start["accuracy"] - end["accuracy"]}
-    metrics = asdict(Metrics.of(detector, parts.test_id, parts.test_ood))
+    tests, on_id, _ = measure_detector(detector, parts)
+    (metrics,) = tests.values()
     return {
         "settings": settings_of(method),
         **about,
         # Not the rates at the threshold: with keep="last", what chooses a setting has also set it.
-        **{name: metrics[name] for name in ("fpr95", "auroc", "accuracy")},
-        "fpr95_error": fpr_standard_error(detector.score(parts.test_id[0]), detector.score(parts.test_ood)),
+        "fpr95": metrics.fpr95,
+        "auroc": metrics.auroc,
+        "accuracy": on_id["accuracy"],
+        "fpr95_error": metrics.fpr95_error,
         "seconds": round(time.perf_counter() - began),
     }
 

@@ -30,7 +30,7 @@ from wildood.models.classifier import Classifier, each_output
 from wildood.models.small import SmallCNN
 from wildood.train.lagrangian import AugmentedLagrangian
 from wildood.train.monitor import measure_start
-from wildood.train.optimisers import clip_gradient, optimiser_of
+from wildood.train.transforms import gradient_transforms
 
 IMAGE = (16, 16, 3)
 LABELLED, HOLDOUT, STEPS, BATCH = 10_000, 2_000, 100, 256
@@ -82,7 +82,7 @@ def measured(classifier: Classifier, examples: ArraySource) -> Costs:
     forward = seconds_of(lambda: each_output(classifier, examples, lambda outputs: outputs.logits)) / count
     objective = wildood.Woods().objective(classifier, measure_start(classifier, examples, 0)).train()
     lagrangian, schedule = AugmentedLagrangian(objective.duals), wildood.Schedule()
-    optimiser = optimiser_of(objective, schedule)
+    optimiser, transforms = objective.optimiser(schedule), gradient_transforms(objective, schedule)
     raw, labels = examples.gather(torch.arange(BATCH))
     assert labels is not None  # noqa: S101 - labelled
 
@@ -91,7 +91,8 @@ def measured(classifier: Classifier, examples: ArraySource) -> Costs:
             loss = lagrangian(objective(Batch(raw, labels, raw)))
             optimiser.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
-            clip_gradient(objective, schedule.clip)
+            for transform in transforms:
+                transform()
             optimiser.step()
 
     return Costs(

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from cifar10 import SPEC
 
 import wildood
 from wildood.evaluate.metrics import accuracy, auroc, fpr_at_tpr
-from wildood.experiments.cifar10 import SPEC
 from wildood.models.resnet import ResNet20
 
 OOD = ("svhn", "rooms_crop")

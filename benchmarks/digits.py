@@ -1,12 +1,15 @@
-"""The demo's comparison on digits, on the validation part unless told otherwise. Run: python benchmarks/digits.py."""
+"""The demo's runs on digits, on the validation part unless told otherwise. Run: python benchmarks/digits.py."""
 
 import argparse
+import tempfile
 import time
-from functools import partial
+from pathlib import Path
 
-from wildood.experiments.comparison import outcomes, summary
-from wildood.experiments.digits import digits
+from wildood.experiments.grids import demo_grid
 from wildood.experiments.pool import using_threads
+from wildood.experiments.run import perform
+from wildood.experiments.split import digits_split
+from wildood.experiments.tables import demo_summary
 
 
 def main() -> None:
@@ -18,14 +21,15 @@ def main() -> None:
     seeds = arguments.seeds or list(range(5) if arguments.part == "test" else range(100, 108))
     began = time.perf_counter()
     results = []
-    with using_threads(1):
-        for outcome in outcomes(seeds, partial(digits, part=arguments.part)):
-            results.append((outcome.method, outcome.metrics))
+    with using_threads(1), tempfile.TemporaryDirectory() as runs:
+        for experiment in (each for seed in seeds for each in demo_grid(seed)):
+            outcome = perform(experiment, Path(runs), split=digits_split(experiment.seed, arguments.part))
+            results.append(outcome.result)
             if outcome.detector.history:
                 epochs = len(outcome.detector.history) - 1
-                print(outcome.seed, outcome.method, "kept", outcome.detector.record["kept_epoch"], "of", epochs)
+                print(experiment.seed, experiment.method, "kept", outcome.detector.record["kept_epoch"], "of", epochs)
     print(f"digits, {arguments.part} part, seeds {seeds}, {time.perf_counter() - began:.0f} s; mean ± standard error, %")
-    for method, metrics in summary(results).items():
+    for method, metrics in demo_summary(results).items():
         columns = [f"{name} {100 * mean:6.2f} ± {100 * error:.2f}" for name, (mean, error) in metrics.items()]
         print(f"{method:12s}", "   ".join(columns))
 

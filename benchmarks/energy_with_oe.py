@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from cifar10 import SPEC, cifar10, resnet20
 from torch import nn
 
 import wildood
 from wildood.data.validation import labelled_source, unlabelled_source
 from wildood.detect.checks import copy_classifier
 from wildood.evaluate.metrics import accuracy, fpr_at_tpr
-from wildood.experiments.cifar10 import SPEC, cifar10, resnet20
-from wildood.experiments.parts import Parts
+from wildood.experiments.split import Split
 from wildood.models.classifier import Outputs, each_output
 from wildood.train.loop import Training
 from wildood.train.monitor import measure_start
@@ -23,7 +23,7 @@ from wildood.train.monitor import measure_start
 STEPS = 100
 
 
-def measured(model: nn.Module, parts: Parts, method: wildood.EnergyLogistic, seed: int) -> tuple[float, float]:
+def measured(model: nn.Module, parts: Split, method: wildood.EnergyLogistic, seed: int) -> tuple[float, float]:
     """FPR95 and accuracy on the test part after the last step, at the released learning rate."""
     labelled, test = labelled_source(parts.labelled, "labelled"), labelled_source(parts.test_id, "test")
     classifier, _ = copy_classifier(model, labelled, SPEC, None, uses_features=False)

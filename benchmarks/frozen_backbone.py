@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from cifar10 import SPEC, cifar10, resnet20
 from torch import nn
 
 import wildood
 from wildood.evaluate.metrics import accuracy, fpr_at_tpr
-from wildood.experiments.cifar10 import SPEC, cifar10, resnet20
 from wildood.methods.objective import Method
 
 Features = npt.NDArray[np.float32]

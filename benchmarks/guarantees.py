@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from cifar10 import PI, SPEC, resnet20
 
 import wildood
 from wildood.evaluate.metrics import fpr_at_tpr, fpr_standard_error
 from wildood.evaluate.mixture import unknown_share
 from wildood.evaluate.ranking import Candidate, rank_candidates
 from wildood.evaluate.thresholds import conformal_threshold
-from wildood.experiments.cifar10 import PI, SPEC, resnet20
 
 Array = npt.NDArray[Any]
 SEEDS, DIVISIONS = (0, 1, 2), 1000

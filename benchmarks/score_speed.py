@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from cifar10 import SPEC
 
 import wildood
 from wildood.data.validation import labelled_source, unlabelled_source
-from wildood.experiments.cifar10 import SPEC
 from wildood.models.classifier import EVAL_BATCH, Classifier, Outputs, evaluating, raw_batches
 from wildood.models.features import FeatureTap
 from wildood.models.resnet import ResNet20

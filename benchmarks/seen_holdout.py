@@ -7,10 +7,10 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+from cifar10 import SPEC, resnet20
 
 import wildood
 from wildood.evaluate.metrics import false_alarm_rate
-from wildood.experiments.cifar10 import SPEC, resnet20
 
 
 def main() -> None:

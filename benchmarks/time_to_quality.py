@@ -28,6 +28,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from cifar10 import PI, SPEC, cifar10, resnet20
 from torch import nn
 
 import wildood
@@ -37,8 +38,7 @@ from wildood.data.validation import labelled_source, unlabelled_source
 from wildood.data.wild import WildMixture
 from wildood.detect.checks import copy_classifier
 from wildood.evaluate.metrics import accuracy, fpr_at_tpr
-from wildood.experiments.cifar10 import PI, SPEC, cifar10, resnet20
-from wildood.experiments.parts import Parts
+from wildood.experiments.split import Split
 from wildood.models.classifier import Outputs, each_output
 from wildood.train.callbacks import Callback
 from wildood.train.loop import Training
@@ -72,7 +72,7 @@ class LookAfterStep(Callback):
 
 
 def curve(
-    model: nn.Module, parts: Parts, method: wildood.Woods, schedule: wildood.Schedule, seed: int, every: int
+    model: nn.Module, parts: Split, method: wildood.Woods, schedule: wildood.Schedule, seed: int, every: int
 ) -> list[Look]:
     """A look at the start and after every few steps."""
     labelled, holdout = labelled_source(parts.labelled, "labelled"), labelled_source(parts.holdout, "holdout")
@@ -104,18 +104,19 @@ def curve(
     return looks
 
 
-def parts_of(root: Path, ood: str, seed: int, part: str, pi: float = PI) -> Parts:
+def parts_of(root: Path, ood: str, seed: int, part: str, pi: float = PI) -> Split:
     """The data of a seed; to develop on, the holdout and 30 % of the wild OOD images take the place of the test shares."""
     if part in HALF:
         return half(root, ood, seed, part, pi)
     parts = cifar10(root, ood, seed, "test", holdout=1000)
     if part == "validation":
         apart = cifar10(root, ood, seed, "validation", holdout=0)
-        parts = parts._replace(wild=apart.wild, test_id=parts.holdout, test_ood=apart.test_ood)
-    return parts._replace(wild=WildMixture(parts.wild.id, parts.wild.ood, pi))
+        parts = replace(parts, wild=apart.wild, test_id=parts.holdout, tests=apart.tests)
+    assert parts.wild is not None  # noqa: S101 - cifar10 mixes some
+    return replace(parts, wild=WildMixture(parts.wild.id, parts.wild.ood, pi))
 
 
-def half(root: Path, ood: str, seed: int, part: str, pi: float) -> Parts:
+def half(root: Path, ood: str, seed: int, part: str, pi: float) -> Split:
     """For the classifier that has seen 10,000 of the images: the others for the holdout, to measure on, or wild."""
     with np.load(root / "cifar10.npz") as file:
         images, labels = file["train_images"], file["train_labels"].astype(np.int64)
@@ -130,7 +131,8 @@ def half(root: Path, ood: str, seed: int, part: str, pi: float) -> Parts:
         labelled = np.arange(10_000)
         wild_id, holdout, rest = np.split(10_000 + rng.permutation(10_000), [5_000, 6_000])
     known = [(images[chosen], labels[chosen]) for chosen in (labelled, holdout, rest)]
-    return Parts(known[0], WildMixture(id=images[wild_id], ood=wild, pi=pi), known[1], known[2], apart)
+    mixture = WildMixture(id=images[wild_id], ood=wild, pi=pi)
+    return Split(known[0], mixture, known[1], known[2], {ood: apart}, classes=10, spec=SPEC)
 
 
 def kept(path: Path, make: Callable[[], list[Look]]) -> list[Look]:

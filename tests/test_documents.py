@@ -19,11 +19,10 @@ from wildood.cli.main import main
 from wildood.cli.options import parse
 from wildood.cli.reproduce import ReproduceOptions
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.grids import grid
-from wildood.experiments.own_methods import beside_woods, register
-from wildood.experiments.results import Result
+from wildood.experiments.grids import add_own_methods, grid
+from wildood.experiments.own_methods import register
 from wildood.experiments.run import run
-from wildood.experiments.store import RunStore
+from wildood.experiments.store import Result, RunStore
 from wildood.methods.schedule import Schedule
 from wildood.methods.shipped import METHODS
 from wildood.models.resnet import ResNet20
@@ -160,7 +159,7 @@ def test_the_method_and_the_score_of_the_document_run_beside_the_others(small, s
     names = ["method_of_document:Mine", "score_of_document:Gap"]
     try:
         register(names)
-        _, *own = beside_woods([small], names)
+        _, *own = add_own_methods([small], names)
         found = [run(experiment, RunStore(tmp_path / "runs"), small_root) for experiment in own]
     finally:
         METHODS.pop(names[0], None)
@@ -173,7 +172,7 @@ def test_the_method_and_the_score_of_the_document_run_beside_the_others(small, s
 
 def test_the_commands_of_the_experiments_are_those_of_the_program(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("wildood.experiments.plan.TRIED", 2)
+    monkeypatch.setattr("wildood.experiments.plan.TIMED_IMAGES", 2)
     save_file(WideResNet(100).state_dict(), tmp_path / "wrn-40-2-cifar100.safetensors")
     asked = [shlex.split(line)[1:] for line in commands("docs/experiments.md")]
     assert {words[0] for words in asked} == {"reproduce", "report"}

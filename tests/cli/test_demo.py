@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import dataclasses
 import functools
 import io
 import json
@@ -20,12 +21,14 @@ from scipy.stats import sem
 import wildood
 from wildood.cli import demo
 from wildood.cli.main import main
-from wildood.experiments import comparison
-from wildood.experiments.digits import digits
+from wildood.experiments.grids import DEMO_METHODS, demo_grid
+from wildood.experiments.split import digits_split
+from wildood.experiments.store import OodMetrics, Result
+from wildood.experiments.tables import demo_title
 from wildood.methods.woods import Woods
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"} | {"OMP_NUM_THREADS": "1"}
-METHODS = list(comparison.METHODS)
+METHODS = [demo_title(method) for method in DEMO_METHODS]
 FEW = ["max-softmax", "energy", "WOODS", "WOODS-alt"]
 METRICS = ["caught", "false_alarms", "fpr95", "auroc", "accuracy"]
 
@@ -66,15 +69,14 @@ def record(done, place):
 
 @contextlib.contextmanager
 def in_a_hurry():
-    """Fewer methods, fewer labelled scans, and a few steps of training."""
+    """Fewer methods, and a few steps of training."""
 
     def few(seed):
-        parts = digits(seed)
-        return parts._replace(labelled=tuple(part[:130] for part in parts.labelled))
+        quick = wildood.Schedule(epochs=5, batch=64, lr=0.05)
+        return [dataclasses.replace(each, pretraining=quick) for each in demo_grid(seed) if demo_title(each.method) in FEW]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo, "digits", few)
-        patch.setattr(comparison, "METHODS", {name: comparison.METHODS[name] for name in FEW})
+        patch.setattr(demo, "demo_grid", few)
         patch.setattr(Woods, "schedule", lambda self: wildood.Schedule(steps=4, batch=64))
         yield
 
@@ -119,11 +121,11 @@ def test_demo_prints_its_table_without_escape_codes(done, record):
 
 
 def test_demo_prints_the_best_of_each_column_bold_on_a_terminal(monkeypatch, capsys):
-    means = {
-        "energy": {"caught": 0.7, "false_alarms": 0.02, "fpr95": 0.2, "auroc": 0.9, "accuracy": 0.99},
-        "WOODS": {"caught": 0.9, "false_alarms": 0.03, "fpr95": 0.1, "auroc": 0.9, "accuracy": 0.98},
-    }
-    results = [comparison.Outcome(name, 0, comparison.Metrics(**each), None) for name, each in means.items()]
+    energy, woods = (each for each in demo_grid(0) if each.method in {"energy", "woods"})
+    results = [
+        Result(energy, {"digits": OodMetrics(0.2, 0.01, 0.9, 0.9, 0.9, accepted=0.3, examples=100)}, 0.99, 0.02, 100),
+        Result(woods, {"digits": OodMetrics(0.1, 0.01, 0.9, 0.9, 0.9, accepted=0.1, examples=100)}, 0.98, 0.03, 100),
+    ]
     monkeypatch.setattr(demo, "Console", functools.partial(demo.Console, force_terminal=True, color_system="standard"))
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
@@ -190,10 +192,10 @@ def test_score_gives_the_shares_that_the_results_say(done, place, record):
 
 
 def test_the_examples_are_the_test_scans_with_the_known_ones_first(done, place):
-    parts = digits(0)
+    split = digits_split(0)
     with np.load(place / "X" / "examples.npz") as examples:
         assert examples.files == ["x"]
-        assert np.array_equal(examples["x"], np.concatenate([parts.test_id[0], parts.test_ood]))
+        assert np.array_equal(examples["x"], np.concatenate([split.test_id[0], split.test_ood]))
 
 
 def test_the_page_holds_the_numbers_of_the_table(done, place):
@@ -224,7 +226,7 @@ def test_the_detector_is_woods_on_the_first_seed(quick):
     detector = wildood.load(quick.place / "detector")
     record = json.loads((quick.place / "results.json").read_text())
     assert (detector.record["method"]["name"], detector.record["seed"]) == ("Woods", 0)
-    assert np.mean(detector.predict(digits(0).test_ood) == wildood.UNKNOWN) == run_of(record, "WOODS", 0)["caught"]
+    assert np.mean(detector.predict(digits_split(0).test_ood) == wildood.UNKNOWN) == run_of(record, "WOODS", 0)["caught"]
 
 
 def test_the_page_of_several_seeds_says_which(quick):
@@ -260,7 +262,7 @@ def refuse_to_run(*_):
     ],
 )
 def test_what_cannot_run_is_refused_in_one_line_before_any_work(words, missing, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "outcomes", refuse_to_run)
+    monkeypatch.setattr(demo, "perform", refuse_to_run)
     monkeypatch.chdir(tmp_path)
     if missing is not None:
         monkeypatch.setitem(sys.modules, missing, None)  # as if it were not installed
@@ -286,7 +288,7 @@ def test_without_scikit_learn_the_extra_is_named_in_one_line(missing, tmp_path, 
 
 def test_a_file_in_the_place_of_the_directory_is_a_mistake_found_before_any_work(tmp_path, monkeypatch, capsys):
     (tmp_path / "taken").write_text("mine")
-    monkeypatch.setattr(demo, "outcomes", refuse_to_run)
+    monkeypatch.setattr(demo, "perform", refuse_to_run)
     assert main(["demo", "--out", str(tmp_path / "taken")]) == 2
     printed = capsys.readouterr()
     assert "taken" in printed.err

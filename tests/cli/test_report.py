@@ -10,8 +10,7 @@ import pytest
 
 from wildood.cli.main import main
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.results import Failure, OnOod, Result
-from wildood.experiments.store import RunStore
+from wildood.experiments.store import Failure, OodMetrics, Result, RunStore
 from wildood.methods.shipped import METHODS
 
 WITHOUT = """
@@ -20,12 +19,12 @@ sys.modules["matplotlib"] = None    # as if it were not installed
 from wildood.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
-FOUND = OnOod(0.25, 0.01, 0.9, 0.91, 0.92, 0.1, 30)
+FOUND = OodMetrics(0.25, 0.01, 0.9, 0.91, 0.92, 0.1, 30)
 FILES = ["beside.csv", "beside.md", "report.html", "runs", "tables.csv", "tables.md", "tables.tex"]
 
 
 def add(store, experiment, fpr95=0.25):
-    found = OnOod(**{**vars(FOUND), "fpr95": fpr95})
+    found = OodMetrics(**{**vars(FOUND), "fpr95": fpr95})
     scores = {name: np.linspace(0, 1, 30, dtype="float32") for name in ("id", *experiment.test)}
     store.add(Result(experiment, dict.fromkeys(experiment.test, found), 0.95, 0.05, 30), scores)
 
@@ -51,7 +50,7 @@ def test_the_tables_are_printed_and_everything_is_written(store, capsys):
     assert sorted(path.name for path in out.iterdir()) == FILES
     energy, accuracy = re.search(r"^ *energy +(\S+ ± \S+) +(\S+ ± \S+)", printed.out, re.MULTILINE).groups()
     assert (energy, accuracy) == ("25.0 ± 5.0", "95.0 ± 0.0")
-    failed = store.found().failures[0].experiment.name
+    failed = store.contents().failures[0].experiment.name
     assert printed.out.splitlines()[-3:] == [
         f"failed: {failed}: ValueError: no",
         "4 runs: 2 are done, 1 failed, 1 has not ended.",
@@ -82,13 +81,13 @@ def test_a_published_stationary_table_is_printed_with_what_is_accepted(tmp_path,
 def test_folders_that_cannot_be_read_do_not_end_the_report(store, capsys):
     (store.root / "broken").mkdir()
     (store.root / "broken" / "experiment.toml").write_text("id =")
-    (store.place(store.found().results[0].experiment) / "scores.npz").write_bytes(b"PK")
+    (store.place(store.contents().results[0].experiment) / "scores.npz").write_bytes(b"PK")
     assert main(["report", "runs", "--quiet"]) == 0
     assert capsys.readouterr().out.splitlines()[-3].startswith("1 folder left out: broken: experiment.toml: the exp")
 
 
 def test_a_damaged_result_and_one_without_its_experiment_are_named_with_what_to_do(store, capsys):
-    first, second = (store.place(found.experiment) for found in store.found().results)
+    first, second = (store.place(found.experiment) for found in store.contents().results)
     content = re.sub('"fpr95": [0-9.]+', '"fpr95": "x"', (first / "result.json").read_text())
     (first / "result.json").write_text(content)
     (second / "experiment.toml").unlink()
@@ -96,7 +95,7 @@ def test_a_damaged_result_and_one_without_its_experiment_are_named_with_what_to_
     *_, told, counted, _ = capsys.readouterr().out.splitlines()
     assert told.startswith("2 folders left out: ")
     again = "run its wildood reproduce again, or remove the folder"
-    assert f"{first.name}: result.json cannot be read (fpr95 on svhn is 'x', which is no number): {again}" in told
+    assert f"{first.name}: result.json cannot be read (tests.svhn.fpr95 is 'x', expected a number): {again}" in told
     assert f"{second.name}: experiment.toml is not there: {again}" in told
     assert counted == "2 runs: none is done, 1 failed, 1 has not ended; 2 folders left out."
 
@@ -127,13 +126,15 @@ def test_every_link_leads_to_a_page(store):
 
 def test_only_pages_of_new_results_are_drawn_again(store):
     assert main(["report", "runs", "--quiet"]) == 0
-    first, second = (store.root / "report" / "runs" / f"{result.experiment.name}.html" for result in store.found().results)
+    first, second = (
+        store.root / "report" / "runs" / f"{result.experiment.name}.html" for result in store.contents().results
+    )
     first.write_text(first.read_text() + "<!-- drawn before -->")
     second.write_text("<!-- drawn by another version -->")
     assert main(["report", "runs", "--quiet"]) == 0
     assert first.read_text().endswith("<!-- drawn before -->")
     assert "<h1>" in second.read_text()
-    again = store.found().results[0].experiment
+    again = store.contents().results[0].experiment
     add(store, again, fpr95=0.77)
     assert main(["report", "runs", "--quiet"]) == 0
     assert "77.0 %" in first.read_text()

@@ -13,7 +13,7 @@ from wildood.methods.shipped import METHODS
 
 @pytest.mark.parametrize(("name", "runs"), [("cifar100-stationary", 520), ("cifar10-pi", 450), ("digits", 150)])
 def test_dry_run_prints_the_plan_and_runs_nothing(name, runs, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("wildood.experiments.plan.TRIED", 2)  # images, of a network that is slow here
+    monkeypatch.setattr("wildood.experiments.plan.TIMED_IMAGES", 2)  # images, of a network that is slow here
     assert main(["reproduce", name, "--dry-run", "--runs", str(tmp_path / "runs")]) == 0
     printed = capsys.readouterr().out
     assert f"{runs} runs, 0 done" in printed
@@ -34,7 +34,7 @@ def test_a_plan_of_one_run_speaks_of_one(small, small_root, tmp_path, capsys):
 
 
 def test_plan_of_table_1_has_every_method_on_every_set(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("wildood.experiments.plan.TRIED", 2)
+    monkeypatch.setattr("wildood.experiments.plan.TIMED_IMAGES", 2)
     main(["reproduce", "cifar100-stationary", "--dry-run", "--runs", str(tmp_path)])
     printed = capsys.readouterr().out
     assert "Table 1" in printed
@@ -49,7 +49,7 @@ def test_what_is_done_is_skipped_and_the_report_comes_next(small, small_root, tm
     monkeypatch.setitem(GRIDS, "small", given)
     words = ["reproduce", "small", "--runs", str(tmp_path), "--data-root", str(small_root), "--workers", "2"]
     assert main([*words, "--only", "seed=1"]) == 0
-    assert len(RunStore(tmp_path).found().results) == 1
+    assert len(RunStore(tmp_path).contents().results) == 1
     assert f"wildood report {tmp_path}" in capsys.readouterr().out
     assert main(words) == 0
     told = capsys.readouterr()
@@ -128,7 +128,7 @@ def test_a_method_of_ones_own_is_run_wherever_woods_is(small, small_root, tmp_pa
     words = ["reproduce", "small", "--method", "mine:Mine", "--runs", "runs", "--data-root", str(small_root)]
     try:
         assert main([*words, "--workers", "2"]) == 0
-        found = {each.experiment.method: each for each in RunStore(tmp_path / "runs").found().results}
+        found = {each.experiment.method: each for each in RunStore(tmp_path / "runs").contents().results}
     finally:
         METHODS.pop("mine:Mine", None)
     assert set(found) == {"woods", "mine:Mine"}
@@ -136,7 +136,7 @@ def test_a_method_of_ones_own_is_run_wherever_woods_is(small, small_root, tmp_pa
     assert [row["step"] for row in found["mine:Mine"].history] == [0, 6]  # as many as woods, not its own 3
     line = "mine:Mine: 6 steps of 16 + 16 examples, as woods has here (its own schedule: 3 steps of 16 + 16 examples)\n"
     assert line in capsys.readouterr().out
-    left_out = RunStore(tmp_path / "runs").found().left_out  # no code is imported because a file says so
+    left_out = RunStore(tmp_path / "runs").contents().left_out  # no code is imported because a file says so
     assert [why for _, why in left_out if "name it with --method mine:Mine" in why]
 
 
@@ -157,7 +157,7 @@ def test_a_damaged_result_is_run_again_by_the_next_call_which_says_so(small, sma
 
 
 def test_a_dry_run_lists_the_data_that_is_missing(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("wildood.experiments.plan.TRIED", 2)
+    monkeypatch.setattr("wildood.experiments.plan.TIMED_IMAGES", 2)
     assert (
         main(["reproduce", "cifar10-pi", "--dry-run", "--seeds", "1", "--data-root", str(tmp_path), "--only", "pi=.1"]) == 0
     )
@@ -206,7 +206,7 @@ def test_weights_that_are_missing_are_told_before_anything_is_run(small, small_r
 
 
 def test_missing_sets_are_told_before_anything_is_run(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("wildood.experiments.plan.TRIED", 2)
+    monkeypatch.setattr("wildood.experiments.plan.TIMED_IMAGES", 2)
     assert main(["reproduce", "cifar10-pi", "--runs", str(tmp_path / "runs"), "--data-root", str(tmp_path)]) == 2
     assert "wildood data get cifar10" in capsys.readouterr().err
     assert not list(tmp_path.glob("runs/*"))

@@ -13,10 +13,9 @@ from torch import nn
 from wildood.cli.main import main
 from wildood.experiments import grids
 from wildood.experiments.grids import GRIDS, Grid
-from wildood.experiments.results import Failure
 from wildood.experiments.run import run
-from wildood.experiments.starts import keep_start, with_start
-from wildood.experiments.store import RunStore
+from wildood.experiments.starts import copy_weights, start_from
+from wildood.experiments.store import Failure, RunStore
 from wildood.experiments.tables import result_tables
 from wildood.models.small import SmallCNN
 
@@ -48,7 +47,7 @@ def test_weights_of_a_file_take_the_place_of_the_pretraining_and_name_the_run(en
     file = weights(tmp_path / "w.safetensors")
     assert main(words(tmp_path, small_root, "--start", file)) == 0
     assert "1 run, 0 done; about" in capsys.readouterr().out
-    (result,) = RunStore(tmp_path / "runs").found().results
+    (result,) = RunStore(tmp_path / "runs").contents().results
     assert result.experiment.start == f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()[:16]}"
     assert result.experiment.name != energy.name
     moved = file.rename(tmp_path / "elsewhere.safetensors")
@@ -60,7 +59,7 @@ def test_results_of_different_starts_are_in_different_runs_and_tables(energy, sm
     for seed in (0, 1):
         file = weights(tmp_path / "w.safetensors", seed)  # the same name, other weights
         assert main(words(tmp_path, small_root, "--start", file, "--quiet")) == 0
-    results = RunStore(tmp_path / "runs").found().results
+    results = RunStore(tmp_path / "runs").contents().results
     assert len({each.experiment.start for each in results}) == len(results) == 2
     assert sorted(table.start for table in result_tables(results)) == sorted(each.experiment.start for each in results)
     file.unlink()
@@ -120,8 +119,8 @@ def test_weights_that_have_changed_between_two_runs_are_refused(is_named, energy
     if is_named:  # by its place below the data root, as in a file of an experiment
         first, changed = grids.replace(energy, start=file.name), file
     else:
-        (first,) = with_start([energy], file)
-        keep_start(file, store.root)
+        (first,) = start_from([energy], file)
+        copy_weights(file, store.root)
         (changed,) = store.root.rglob("weights.safetensors")
     assert not isinstance(run(first, store, root), Failure)
     weights(changed, seed=1)

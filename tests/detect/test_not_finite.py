@@ -12,8 +12,7 @@ from wildood.data.archives import ArrayShard
 from wildood.data.images import Images
 from wildood.detect.bulk import score_shard
 from wildood.detect.detector import Detector, Example
-from wildood.experiments.decisions import Answers, SetDecisions
-from wildood.experiments.evaluation import measure
+from wildood.experiments.evaluation import Answers, SetDecisions, measure
 from wildood.models.classifier import Classifier
 from wildood.report.evaluation_record import metrics_record
 from wildood.report.inspection import inspected

@@ -6,8 +6,8 @@ import pytest
 
 from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.grids import grid
-from wildood.experiments.own_methods import beside_woods, budget_lines, register
+from wildood.experiments.grids import add_own_methods, budget_texts, grid
+from wildood.experiments.own_methods import register
 from wildood.methods.shipped import METHODS
 from wildood.scores.shipped import NAMES as SCORES
 
@@ -124,7 +124,7 @@ def test_what_is_missing_is_told_in_one_line(text, said, named):
 def test_a_method_trains_as_long_as_woods_in_each_cell_with_its_own_learning_rate(named):
     name = named(METHOD.replace("Schedule(steps=3)", "Schedule(steps=3, batch=8, lr=0.5)"))
     register([name])
-    experiments = beside_woods(grid("cifar10-stationary", seeds=1), [name])
+    experiments = add_own_methods(grid("cifar10-stationary", seeds=1), [name])
     woods, mine = ([each for each in experiments if each.method == method] for method in ("woods", name))
     assert len({each.wild for each in mine}) == len(mine) == 5
     for each in mine:
@@ -133,17 +133,17 @@ def test_a_method_trains_as_long_as_woods_in_each_cell_with_its_own_learning_rat
         assert lengths == [(21, 2100), (21, 2100)]
         assert each.schedule.batch == woods[0].schedule.batch == 128
     said = "100 epochs of 128 + 128 examples, as woods has here (its own schedule: 3 steps of 8 + 8 examples)"
-    assert budget_lines(experiments, [name]) == [f"{name}: {said}"]
+    assert budget_texts(experiments, [name]) == [f"{name}: {said}"]
 
 
 def test_a_method_without_wild_data_keeps_its_schedule_and_a_score_has_none(named):
     alone, score = named(METHOD.replace("True, False", "False, False")), named(SCORE)
     register([alone, score])
-    experiments = beside_woods(grid("cifar10-stationary", seeds=1), [alone, score])
+    experiments = add_own_methods(grid("cifar10-stationary", seeds=1), [alone, score])
     assert {each.schedule.steps for each in experiments if each.method == alone} == {3}
     assert {each.schedule for each in experiments if each.method == score} == {None}
     said = "3 steps of 256 examples, its own schedule: it trains without wild data"
-    assert budget_lines(experiments, [alone, score]) == [f"{alone}: {said}"]
+    assert budget_texts(experiments, [alone, score]) == [f"{alone}: {said}"]
 
 
 @pytest.mark.parametrize("name", ["mymethod.py:Mine", "there/mymethod.py:Mine", "there/mymethod:Mine"])

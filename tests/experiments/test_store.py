@@ -12,9 +12,8 @@ import pytest
 from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.pool import run_all
-from wildood.experiments.results import Failure, OnOod, Result
 from wildood.experiments.run import run
-from wildood.experiments.store import RunStore
+from wildood.experiments.store import Failure, OodMetrics, Result, RunStore
 
 ENERGY = Experiment("digits", ("digits",), method="energy")
 AGAIN = "run its wildood reproduce again, or remove the folder"
@@ -23,7 +22,7 @@ AGAIN = "run its wildood reproduce again, or remove the folder"
 @pytest.fixture
 def store(tmp_path):
     made = RunStore(tmp_path)
-    found = OnOod(0.25, 0.01, 0.9, 0.91, 0.92, 0.1, 30)
+    found = OodMetrics(0.25, 0.01, 0.9, 0.91, 0.92, 0.1, 30)
     history = [{"epoch": 0, "accuracy": 0.9}]
     result = Result(ENERGY, {"digits": found}, 0.95, 0.05, 30, acceptance=0.5, history=history, about={"code": "a"})
     made.add(result, {"id": np.zeros(3, "float32")})
@@ -47,21 +46,21 @@ def test_a_result_comes_back_from_its_file_as_it_was(store):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda content: content["tests"]["digits"].update(fpr95="x"), "fpr95 on digits is 'x', which is no number"),
-        (lambda content: content["tests"]["digits"].pop("auroc"), "'auroc' is missing"),
-        (lambda content: content["tests"].update(digits=3), "3 is in the place of an object"),
+        (lambda content: content["tests"]["digits"].update(fpr95="x"), "tests.digits.fpr95 is 'x', expected a number"),
+        (lambda content: content["tests"]["digits"].pop("auroc"), "tests.digits.auroc is missing"),
+        (lambda content: content["tests"].update(digits=3), "tests.digits is 3, expected an object"),
         (lambda content: content.update(tests={}), "it has tests on nothing, its experiment on digits"),
         (lambda content: content["tests"].update(svhn=content["tests"]["digits"]), "tests on digits, svhn, its"),
-        (lambda content: content.pop("tests"), "'tests' is missing"),
-        (lambda content: content.update(accuracy=None), "accuracy is None, which is no number"),
-        (lambda content: content.update(acceptance="x"), "acceptance is 'x', which is no number"),
-        (lambda content: content.update(seconds=[]), "seconds is [], which is no number"),
+        (lambda content: content.pop("tests"), "tests is missing"),
+        (lambda content: content.update(accuracy=None), "accuracy is None, expected a number"),
+        (lambda content: content.update(acceptance="x"), "acceptance is 'x', expected a number or null"),
+        (lambda content: content.update(seconds=[]), "seconds is [], expected a number"),
         (lambda content: content.update(seconds=10**400), "seconds is 1000000000"),
-        (lambda content: content.update(history=[{"accuracy": "x"}]), "accuracy in the history is 'x', which is no number"),
-        (lambda content: content.update(history=[3]), "the history holds 3, which is no object"),
-        (lambda content: content.update(history=None), "history is None, which is no list"),
-        (lambda content: content.update(history=""), "history is '', which is no list"),
-        (lambda content: content.update(about=3), "about is 3, which is no object"),
+        (lambda content: content.update(history=[{"accuracy": "x"}]), "history[0].accuracy is 'x', expected a number"),
+        (lambda content: content.update(history=[3]), "history[0] is 3, expected an object"),
+        (lambda content: content.update(history=None), "history is None, expected a list"),
+        (lambda content: content.update(history=""), "history is '', expected a list"),
+        (lambda content: content.update(about=3), "about is 3, expected an object or null"),
     ],
 )
 def test_a_result_that_holds_something_else_is_left_out_by_name_and_is_not_done(store, change, said):
@@ -69,7 +68,7 @@ def test_a_result_that_holds_something_else_is_left_out_by_name_and_is_not_done(
     with pytest.raises(InputError):
         store.result(ENERGY)
     assert not store.is_done(ENERGY)
-    ((name, why),) = store.found().left_out
+    ((name, why),) = store.contents().left_out
     assert name == ENERGY.name
     assert why.startswith("result.json cannot be read (")
     assert said in why
@@ -80,13 +79,13 @@ def test_a_result_that_holds_something_else_is_left_out_by_name_and_is_not_done(
 def test_a_result_that_is_torn_is_left_out_and_is_not_done(store, content):
     (store.place(ENERGY) / "result.json").write_bytes(content)
     assert not store.is_done(ENERGY)
-    assert [name for name, _ in store.found().left_out] == [ENERGY.name]
-    assert store.found().results == ()
+    assert [name for name, _ in store.contents().left_out] == [ENERGY.name]
+    assert store.contents().results == ()
 
 
 def test_a_result_without_its_experiment_is_left_out_with_what_to_do(store):
     (store.place(ENERGY) / "experiment.toml").unlink()
-    assert store.found().left_out == ((ENERGY.name, f"experiment.toml is not there: {AGAIN}"),)
+    assert store.contents().left_out == ((ENERGY.name, f"experiment.toml is not there: {AGAIN}"),)
 
 
 def test_a_failure_that_cannot_be_read_is_still_a_failure(store):
@@ -94,7 +93,7 @@ def test_a_failure_that_cannot_be_read_is_still_a_failure(store):
     with store.claimed(other):
         store.add_failure(Failure(other, "ValueError: no", "Traceback"))
     (store.place(other) / "failure.json").write_text("{")
-    (failure,) = store.found().failures
+    (failure,) = store.contents().failures
     assert failure.error == "why is not known: its failure.json cannot be read"
     assert store.failure(other) == failure
 
@@ -128,7 +127,7 @@ def torn(request, store):
     "mended",
     [
         run,
-        lambda experiment, store: store.mend([ENERGY, experiment]),
+        lambda experiment, store: store.pending([ENERGY, experiment]) or None,
         lambda experiment, store: run_all([experiment], store, None, 2, None) or None,
     ],
 )
@@ -140,7 +139,7 @@ def test_an_experiment_that_is_damaged_or_gone_is_written_again_and_its_result_s
     kept = toml.with_name("experiment.toml.damaged")
     assert (kept.read_text() if kept.exists() else None) == text
     assert ("is kept as experiment.toml.damaged" in caplog.text) == (text is not None)
-    assert len(store.found().results) == 2
+    assert len(store.contents().results) == 2
 
 
 KILLED = """
@@ -163,7 +162,7 @@ def test_a_process_that_is_killed_while_it_mends_leaves_a_run_that_the_next_one_
     assert ended.returncode == -signal.SIGKILL
     assert not toml.exists()
     assert store.is_done(ENERGY)
-    store.mend([ENERGY])
+    store.pending([ENERGY])
     assert toml.read_text() == ENERGY.to_toml()
     assert toml.with_name("experiment.toml.damaged").read_text() == "id ="
 
@@ -184,9 +183,9 @@ def test_an_experiment_of_another_run_or_version_is_left_out_with_what_helps(sto
     toml = store.place(ENERGY) / "experiment.toml"
     toml.write_text(replace(ENERGY, seed=3).to_toml())
     said = "experiment.toml is that of another run, or of another version of wildood: remove the folder"
-    assert store.found().left_out == ((ENERGY.name, said),)
+    assert store.contents().left_out == ((ENERGY.name, said),)
     toml.write_text(f"wind = 3\n{ENERGY.to_toml()}")
-    ((_, why),) = store.found().left_out
+    ((_, why),) = store.contents().left_out
     assert why.endswith("run its wildood reproduce again, or remove the folder if another version of wildood made it")
 
 
@@ -194,7 +193,7 @@ def test_an_experiment_of_another_run_or_version_is_left_out_with_what_helps(sto
 def test_a_run_of_a_method_of_ones_own_is_not_called_damaged(method, is_own, store):
     text = ENERGY.to_toml().replace('"energy"', f'"{method}"')
     (store.place(ENERGY) / "experiment.toml").write_text(text)
-    ((_, why),) = store.found().left_out
+    ((_, why),) = store.contents().left_out
     assert ("remove the folder" not in why) == is_own
 
 
@@ -206,4 +205,4 @@ def test_a_result_that_may_not_be_read_is_refused_in_one_line_and_left_out(store
     with pytest.raises(InputError) as refused:
         store.is_done(ENERGY)
     assert str(refused.value) == f"{file} {said}"
-    assert store.found().left_out == ((ENERGY.name, f"result.json {said}"),)
+    assert store.contents().left_out == ((ENERGY.name, f"result.json {said}"),)

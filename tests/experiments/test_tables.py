@@ -6,16 +6,15 @@ from dataclasses import replace
 import pytest
 
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.results import Failure, OnOod, Result
-from wildood.experiments.table_names import METHOD_TITLES, SET_TITLES, STAND_INS
-from wildood.experiments.tables import AVERAGE, result_tables
+from wildood.experiments.store import Failure, OodMetrics, Result
+from wildood.experiments.tables import AVERAGE, METHOD_TITLES, SET_TITLES, STAND_INS, result_tables
 from wildood.methods.schedule import Schedule
 from wildood.methods.shipped import METHODS
 from wildood.scores.shipped import NAMES as SCORES
 
 
 def measured(fpr95, auroc=0.9, accepted=0.1):
-    return OnOod(fpr95, 0.01, auroc, 0.9, 0.9, accepted, 100)
+    return OodMetrics(fpr95, 0.01, auroc, 0.9, 0.9, accepted, 100)
 
 
 def ran(fpr95, method="woods", *, pi=0.1, wild="svhn", seed=0, auroc=0.9, accuracy=0.8, acceptance=0.9, lost=0.0, **more):

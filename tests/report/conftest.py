@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.results import Failure, OnOod, Result
-from wildood.experiments.store import RunStore
+from wildood.experiments.store import Failure, OodMetrics, Result, RunStore
 from wildood.report.runs import Runs
 from wildood.report.runs_page import runs_page
 
@@ -146,7 +145,7 @@ def made_result(experiment, shift=0.0, **more):
     scores = {"id": rng.normal(size=60).astype("float32")}
     scores |= {name: (rng.normal(size=40) + 2).astype("float32") for name in experiment.test}
     fpr95 = FPR95.get(experiment.method, 0.3) + shift + 0.02 * experiment.seed
-    tests = {name: OnOod(fpr95, 0.01, 0.9, 0.91, 0.92, 0.123, 40) for name in experiment.test}
+    tests = {name: OodMetrics(fpr95, 0.01, 0.9, 0.91, 0.92, 0.123, 40) for name in experiment.test}
     rows = history(experiment.method, experiment.seed) if experiment.trains else ()
     found = {"accuracy": 0.94, "false_alarms": 0.05, "examples": 60, "history": rows, "seconds": 12.5, "about": ABOUT}
     return Result(experiment, tests, **found | {"acceptance": 0.5 if experiment.trains else None} | more), scores

@@ -13,8 +13,7 @@ from PIL import Image
 
 import wildood
 from wildood.data.images import Images
-from wildood.experiments.decisions import SetDecisions
-from wildood.experiments.evaluation import measure
+from wildood.experiments.evaluation import SetDecisions, measure
 from wildood.models.small import MLP, SmallCNN
 from wildood.report import figures
 from wildood.report.evaluation_page import _legend, evaluation_page

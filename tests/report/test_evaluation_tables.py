@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from wildood.evaluate.binomial import Share
-from wildood.experiments.evaluation import Average, Estimate, Evaluation, IdResult, OodResult
-from wildood.experiments.promise_check import PromiseCheck
+from wildood.experiments.evaluation import Average, Estimate, Evaluation, IdResult, OodResult, PromiseCheck
 from wildood.report.evaluation_tables import class_cells, id_cells, latex, markdown, ood_cells, shared_examples, used_before
 
 FPR95, AUROC = Estimate(0.1234, 0.11, 0.135), Estimate(0.987, 0.98, 0.99)

@@ -11,7 +11,7 @@ from wildood.data.images import Images
 from wildood.detect.promise import Promise
 from wildood.evaluate.mixture import fpr_by_share, unknown_share
 from wildood.evaluate.thresholds import p_values
-from wildood.experiments.decisions import Decisions
+from wildood.experiments.evaluation import Decisions
 from wildood.report.inspection import SHARES, inspected
 from wildood.report.inspection_record import inspection_record
 from wildood.report.labelling import borderline, label_first, most_ood

@@ -4,6 +4,7 @@ import ast
 import copy
 import inspect
 import re
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +15,11 @@ import torch.nn.functional as F
 import wildood
 from wildood.detect.detector import Detector
 from wildood.evaluate.binomial import in_percent
-from wildood.experiments import comparison
-from wildood.experiments.comparison import Metrics, outcomes
-from wildood.experiments.digits import digits
+from wildood.experiments.grids import demo_grid
+from wildood.experiments.run import perform
+from wildood.experiments.split import digits_split
+from wildood.experiments.store import OodMetrics
+from wildood.experiments.tables import demo_title
 from wildood.methods.woods import Woods
 from wildood.models.small import MLP, SmallCNN
 from wildood.report import fit_page as fit_pages
@@ -109,24 +112,22 @@ def fits():
 
 
 class Compared(NamedTuple):
-    """Four methods on one seed of the digits, trained for less long than in the demo."""
+    """Four methods on one seed of the digits, trained for less long than in the demo, by their titles."""
 
-    results: list
-    parts: tuple
+    outcomes: dict
+    split: object
     html: str
 
 
 @pytest.fixture(scope="module")
-def compared():
-    def small(seed):
-        parts = digits(seed)
-        return parts._replace(labelled=tuple(part[:160] for part in parts.labelled))
-
+def compared(tmp_path_factory):
+    split, place = digits_split(0), tmp_path_factory.mktemp("runs")
+    split = replace(split, labelled=tuple(part[:160] for part in split.labelled))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparison, "METHODS", {name: comparison.METHODS[name] for name in METHODS})
         patch.setattr(Woods, "schedule", lambda self: wildood.Schedule(steps=12, batch=64))
-        results = list(outcomes(range(1), small))
-    return Compared(results, small(0), comparison_page(results, small(0), "wildood demo --seeds 1"))
+        experiments = [each for each in demo_grid(0) if demo_title(each.method) in METHODS]
+        outcomes = {demo_title(each.method): perform(each, place, split=split) for each in experiments}
+    return Compared(outcomes, split, comparison_page(list(outcomes.values()), split, "wildood demo --seeds 1"))
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +235,7 @@ def test_every_panel_has_a_heading_and_a_sentence(name, trees):
 @EVERY
 def test_the_same_run_gives_the_same_page(name, fits, compared, pages):
     if name == "comparison":
-        again = comparison_page(compared.results, compared.parts, "wildood demo --seeds 1")
+        again = comparison_page(list(compared.outcomes.values()), compared.split, "wildood demo --seeds 1")
     else:
         again = fit_page(fits[name].detector, fits[name].before, fits[name].given, COMMAND, SETTINGS)
     assert again == pages[name]
@@ -409,15 +410,17 @@ def test_the_comparison_has_every_figure_and_gallery(trees):
 
 
 def test_the_comparisons_table_is_what_its_detectors_do(trees, compared):
-    parts = compared.parts
     panel = comparison_of(trees["comparison"])
     rows = panel.rows()
     assert list(rows) == METHODS
-    for result in compared.results:
-        caught, alarms, _, _, right = rows[result.method]
-        assert caught == percent(unknown_share(result.detector, parts.test_ood))
-        assert alarms == percent(unknown_share(result.detector, parts.test_id[0]))
-        assert right == percent(np.mean(result.detector.classify(parts.test_id[0]) == parts.test_id[1]))
+    for method, (result, scores, detector) in compared.outcomes.items():
+        caught, alarms, _, _, right = rows[method]
+        assert caught == percent(np.mean(scores["digits"] > detector.threshold))
+        assert alarms == percent(np.mean(scores["id"] > detector.threshold))
+        assert right == percent(result.accuracy)
+    split, woods = compared.split, compared.outcomes["WOODS"].detector
+    assert rows["WOODS"][0] == percent(unknown_share(woods, split.test_ood))
+    assert rows["WOODS"][4] == percent(np.mean(woods.classify(split.test_id[0]) == split.test_id[1]))
     columns = list(zip(*(map(float, cells) for cells in rows.values()), strict=True))
     best = [pick(column) for pick, column in zip((max, min, min, max, max), columns, strict=True)]
     bold = [value for row in zip(*columns, strict=True) for value, wanted in zip(row, best, strict=True) if value == wanted]
@@ -428,27 +431,25 @@ def test_the_comparisons_table_is_what_its_detectors_do(trees, compared):
 
 
 def test_the_comparison_is_over_its_seeds_and_looks_closer_at_the_first(compared, parse):
-    def metrics(caught, false_alarms, accuracy):
-        return Metrics(fpr95=0.25, auroc=0.9, accuracy=accuracy, false_alarms=false_alarms, caught=caught)
-
-    by_hand = {
-        ("energy", 3): metrics(0.40, 0.01, 0.95),
-        ("energy", 4): metrics(0.50, 0.03, 0.97),
-        ("WOODS", 3): metrics(0.70, 0.02, 0.94),
-        ("WOODS", 4): metrics(0.90, 0.06, 0.90),
+    by_hand = {  # accepted, false alarms, accuracy
+        ("energy", 3): (0.60, 0.01, 0.95),
+        ("energy", 4): (0.50, 0.03, 0.97),
+        ("woods", 3): (0.30, 0.02, 0.94),
+        ("woods", 4): (0.10, 0.06, 0.90),
     }
-    detectors = {result.method: result.detector for result in compared.results}
-    results = [
-        compared.results[0]._replace(
-            method=method,
-            seed=seed,
-            metrics=by_hand.get((method, seed), metrics(0.5, 0.5, 0.5)),
-            detector=detectors[method if seed == 3 else "max-softmax"],
-        )
-        for seed in (3, 4)
-        for method in detectors
-    ]
-    tree = parse(comparison_page(results, compared.parts, "wildood demo"))
+
+    def outcome(found, seed):
+        method = found.result.experiment.method
+        accepted, false_alarms, accuracy = by_hand.get((method, seed), (0.5, 0.5, 0.5))
+        metrics = OodMetrics(0.25, 0.01, 0.9, 0.9, 0.9, accepted, 100)
+        experiment = replace(found.result.experiment, seed=seed)
+        result = replace(found.result, experiment=experiment, tests={"digits": metrics}, accuracy=accuracy)
+        other = compared.outcomes["max-softmax"].detector
+        result = replace(result, false_alarms=false_alarms)
+        return found._replace(result=result, detector=found.detector if seed == 3 else other)
+
+    outcomes = [outcome(found, seed) for seed in (3, 4) for found in compared.outcomes.values()]
+    tree = parse(comparison_page(outcomes, compared.split, "wildood demo"))
     # Two values that differ by d have the standard error d / 2.
     rows = {
         name: [cell.replace("\N{NO-BREAK SPACE}", " ") for cell in cells]
@@ -464,21 +465,21 @@ def test_the_comparison_is_over_its_seeds_and_looks_closer_at_the_first(compared
     assert "the accuracy was 96.0 % and is 92.0 %" in lead.text
     assert "A closer look (seed 3)" in [heading.text for heading in tree.all("h2")]
     assert settings_of(tree)["seeds"] == "3, 4 (figures: 3)"
-    woods = detectors["WOODS"]
+    woods = compared.outcomes["WOODS"].detector
     assert settings_of(tree)["threshold"] == f"{woods.threshold:.6g}: {woods.promise}"
 
 
 @pytest.mark.parametrize(("panel", "method"), [("Before", "energy"), ("After", "WOODS")])
 def test_the_closer_look_says_what_each_accepts(trees, compared, panel, method):
-    detector = next(result.detector for result in compared.results if result.method == method)
-    known, unknown = (1 - unknown_share(detector, x) for x in (compared.parts.test_id[0], compared.parts.test_ood))
+    _, scores, detector = compared.outcomes[method]
+    known, unknown = (np.mean(scores[name] <= detector.threshold) for name in ("id", "digits"))
     says = trees["comparison"].panel(panel).one("p", cls="says").text
     assert says.endswith(f": {percent(known)} % of the known, {percent(unknown)} % of the unknown.")
 
 
 def test_the_comparison_shows_the_mistakes_of_woods(trees, compared):
-    detector = next(result.detector for result in compared.results if result.method == "WOODS")
-    parts, tree = compared.parts, trees["comparison"]
+    detector = compared.outcomes["WOODS"].detector
+    parts, tree = compared.split, trees["comparison"]
     known, (unknown, called) = detector.score(parts.test_id[0]), detector.score_and_classify(parts.test_ood)
     answers = [f"“{name}”, {score:.1f}" for name, score in zip(called, unknown, strict=True)]
     truths = [f"a {name}, {score:.1f}" for name, score in zip(parts.test_id[1], known, strict=True)]

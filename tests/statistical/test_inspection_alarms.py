@@ -10,8 +10,7 @@ import wildood
 from wildood.evaluate import mixture
 from wildood.evaluate.binomial import Share
 from wildood.evaluate.thresholds import conformal_threshold, thresholds_by_class
-from wildood.experiments.decisions import Answers
-from wildood.experiments.promise_check import check_on_known, check_on_traffic
+from wildood.experiments.evaluation import Answers, check_on_known, check_on_traffic
 from wildood.report.inspection import inspected
 
 ALPHA = 0.1

@@ -1,12 +1,15 @@
 """`wildood demo`: from scans inside scikit-learn's wheel to a detector, a table and a page, in a minute or two."""
 
 import json
+import logging
 import math
 import shlex
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,12 @@ from rich.text import Text
 from wildood.cli.options import parse
 from wildood.data.files import write_array_file, write_text
 from wildood.errors import InputError
-from wildood.experiments.comparison import METHODS, Outcome, outcomes, summary
-from wildood.experiments.digits import digits
-from wildood.experiments.parts import Parts
+from wildood.experiments.grids import demo_grid
 from wildood.experiments.pool import using_threads
+from wildood.experiments.run import Outcome, perform
+from wildood.experiments.split import digits_split
+from wildood.experiments.store import Result
+from wildood.experiments.tables import demo_metrics, demo_summary, demo_title
 from wildood.report.tables import COLUMNS, best_cells, cells, plots_installed
 from wildood.settings import check_integer
 from wildood.train.progress import logger, progress_bar, verbose_logging
@@ -44,7 +49,7 @@ class DemoOptions:
 
 
 def run(words: Sequence[str]) -> None:
-    """Compare the methods on digits; the table on standard output, the rest in the directory."""
+    """Run the methods on digits; the table goes to standard output, the rest to the directory."""
     options = parse(DemoOptions, "demo", words)
     check_integer(options.seeds, "--seeds", "at least 1, at most 1,000", most=1000)
     if not plots_installed():
@@ -56,55 +61,70 @@ def run(words: Sequence[str]) -> None:
     except OSError as error:
         raise InputError(f"--out {options.out} cannot be written to ({error.strerror}): give a directory") from error
     began = time.monotonic()
-    seeds = range(options.seeds)
-    results: list[Outcome] = []
-    with (
-        using_threads(1),
-        verbose_logging(verbose=not options.quiet),
-        progress_bar(len(seeds) * len(METHODS), 0, "comparing", "runs") as bar,
-    ):
-        for result in outcomes(seeds, digits):
-            results.append(result)
-            logger.info("seed %d  %-16s  FPR95 %4.1f %%", result.seed, result.method, 100 * result.metrics.fpr95)
-            bar.at(len(results))
-    parts = digits(seeds[0])
-    detector = next(result.detector for result in results if result.method == "WOODS")
+    outcomes = _outcomes(options)
+    results, split = [each.result for each in outcomes], digits_split(seed=0)
+    detector = next(each.detector for each in outcomes if each.result.experiment.method == "woods")
     detector.save(options.out / "detector")
-    _write_examples(options.out / "examples.npz", parts)
+    write_array_file(options.out / "examples.npz", x=np.concatenate([split.test_id[0], split.test_ood]))  # known ones first
     command = shlex.join(["wildood", "demo", *words])
-    write_text(options.out / "report.html", comparison_page(results, parts, command))
+    write_text(options.out / "report.html", comparison_page(outcomes, split, command))
     record = _record(results, command, time.monotonic() - began)
     write_text(options.out / "results.json", json.dumps(record, indent=1) + "\n")
     _print(results, options.out, time.monotonic() - began)
 
 
-def _record(results: Sequence[Outcome], command: str, seconds: float) -> dict[str, Any]:
+def _outcomes(options: DemoOptions) -> list[Outcome]:
+    """The outcome of each run; starting classifiers and features are shared in a temporary directory."""
+    experiments = [each for seed in range(options.seeds) for each in demo_grid(seed)]
+    outcomes: list[Outcome] = []
+    with (
+        using_threads(1),
+        verbose_logging(verbose=not options.quiet),
+        progress_bar(len(experiments), 0, "comparing", "runs") as bar,
+        tempfile.TemporaryDirectory() as runs,
+    ):
+        for experiment in experiments:
+            with _without_warnings():
+                outcomes.append(perform(experiment, Path(runs)))
+            fpr95 = demo_metrics(outcomes[-1].result)["fpr95"]
+            logger.info("seed %d  %-16s  FPR95 %4.1f %%", experiment.seed, demo_title(experiment.method), 100 * fpr95)
+            bar.at(len(outcomes))
+    return outcomes
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """The table says how well each method does."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _record(results: Sequence[Result], command: str, seconds: float) -> dict[str, Any]:
     """Every number of the comparison, as shares."""
-    means = summary([(result.method, result.metrics) for result in results])
+    runs = [(result.experiment, demo_metrics(result)) for result in results]
     return {
         "command": command,
         "data": "scikit-learn digits: 0-6 known, 7-9 unknown, pi = 0.1, test part",
-        "runs": [{"method": result.method, "seed": result.seed, **asdict(result.metrics)} for result in results],
+        "runs": [{"method": demo_title(each.method), "seed": each.seed, **metrics} for each, metrics in runs],
         "summary": {
             method: {
                 name: {"mean": mean, "standard_error": None if math.isnan(error) else error}
                 for name, (mean, error) in metrics.items()
             }
-            for method, metrics in means.items()
+            for method, metrics in demo_summary(results).items()
         },
         "seconds": round(seconds, 1),
-        "versions": results[-1].detector.record["versions"],
+        "versions": (results[-1].about or {})["versions"],
     }
 
 
-def _write_examples(path: Path, parts: Parts) -> None:
-    """The test scans, known ones first, for `wildood score` to try."""
-    write_array_file(path, x=np.concatenate([parts.test_id[0], parts.test_ood]))
-
-
-def _print(results: Sequence[Outcome], out: Path, seconds: float) -> None:
+def _print(results: Sequence[Result], out: Path, seconds: float) -> None:
     """The table, and what to look at next."""
-    means = summary([(result.method, result.metrics) for result in results])
+    means = demo_summary(results)
     table = Table("method", *COLUMNS.values(), box=SIMPLE_HEAD, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"

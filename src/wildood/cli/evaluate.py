@@ -27,8 +27,7 @@ from wildood.data.images import Images
 from wildood.detect.checks import check_seed, versions
 from wildood.detect.storage import load
 from wildood.errors import InputError, as_utf8
-from wildood.experiments.decisions import SetDecisions
-from wildood.experiments.evaluation import RESAMPLES, Evaluation, Measured, measure
+from wildood.experiments.evaluation import RESAMPLES, Evaluation, Measured, SetDecisions, measure
 from wildood.report.evaluation_record import metrics_record
 from wildood.report.evaluation_tables import (
     CONVENTION,

@@ -22,7 +22,7 @@ from wildood.detect.detector import Detector
 from wildood.detect.storage import load
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_confidence
-from wildood.experiments.decisions import SetDecisions
+from wildood.experiments.evaluation import SetDecisions
 from wildood.report.inspection import Inspection, inspected
 from wildood.report.inspection_record import inspection_record
 from wildood.report.tables import plots_installed

@@ -19,8 +19,7 @@ from wildood.data.files import write_text
 from wildood.errors import InputError
 from wildood.experiments.own_methods import register
 from wildood.experiments.store import FAILURE, RESULT, RunStore
-from wildood.experiments.table_names import METRIC_TITLES, column_title
-from wildood.experiments.tables import Cell, Metric, ResultsTable
+from wildood.experiments.tables import METRIC_TITLES, Cell, Metric, ResultsTable, column_title
 from wildood.report.beside_text import beside_csv, beside_markdown
 from wildood.report.runs import TITLE, Runs
 from wildood.report.table_csv import tables_csv

@@ -17,15 +17,14 @@ from wildood.data.files import open_plain
 from wildood.data.named_sets import SETS
 from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.grids import GRIDS, grid, only
-from wildood.experiments.own_methods import beside_woods, budget_lines, register
+from wildood.experiments.grids import GRIDS, add_own_methods, budget_texts, grid, only
+from wildood.experiments.own_methods import register
 from wildood.experiments.plan import Plan, missing_data, plan
 from wildood.experiments.pool import processors, run_all, using_threads
 from wildood.experiments.ray_pool import run_on_ray
-from wildood.experiments.results import Failure, Result
 from wildood.experiments.split import check_sets
-from wildood.experiments.starts import check_starts, keep_start, with_start
-from wildood.experiments.store import RunStore
+from wildood.experiments.starts import check_starts, copy_weights, start_from
+from wildood.experiments.store import Failure, Result, RunStore
 from wildood.settings import check_integer, check_number
 from wildood.train.progress import logger, progress_bar, verbose_logging
 
@@ -84,9 +83,9 @@ def run(words: Sequence[str]) -> int:
         raise InputError(f"--runs {options.runs} is a file: give a directory, which need not be there yet")
     _refuse_other_way(options)
     register(options.method)
-    experiments = only(beside_woods(_experiments(options), options.method), options.only)
+    experiments = only(add_own_methods(_experiments(options), options.method), options.only)
     if options.start is not None:
-        experiments = with_start(experiments, options.start)
+        experiments = start_from(experiments, options.start)
     store, workers = RunStore(options.runs), _workers(options)
     left = [each for each in experiments if not store.is_done(each)]
     with verbose_logging(verbose=not options.quiet):
@@ -97,7 +96,7 @@ def run(words: Sequence[str]) -> int:
         with using_threads(max(1, processors() // workers)):  # as a worker has
             planned = plan(experiments, store, options.data_root)
         _print(planned, options.name, workers)
-        for line in budget_lines(experiments, options.method):
+        for line in budget_texts(experiments, options.method):
             sys.stdout.write(f"{line}\n")
         if options.dry_run:
             _print_missing(missing)
@@ -105,7 +104,7 @@ def run(words: Sequence[str]) -> int:
         check_sets(left, options.data_root)
         check_starts(left, store.root, options.data_root, options.start)
         if options.start is not None and left:
-            keep_start(options.start, store.root)
+            copy_weights(options.start, store.root)
         ended = _run(experiments, store, options, workers, planned)
     failed = [each for each in ended if isinstance(each, Failure)]
     for failure in failed:

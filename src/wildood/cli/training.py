@@ -18,7 +18,7 @@ from wildood.data.files import open_plain
 from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.errors import InputError
-from wildood.experiments.toml_values import toml_value
+from wildood.experiments.experiment import toml_value
 from wildood.methods.schedule import IN_ROUNDS, Schedule
 from wildood.train.progress import logger
 

@@ -15,7 +15,7 @@ MOST_VALIDATING = 10_000
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class SplitIndices:
     """Numbers of examples in the ID training set, the ID test set and the OOD sets.
 
     Attributes:
@@ -54,7 +54,7 @@ def paper_split(
     *,
     ood_share: float = OOD_TRAINING,
     holdout_from_test: bool = False,
-) -> Split:
+) -> SplitIndices:
     """Section 4.1: half of the ID training set is labelled, half is in the wild; 70 % of the OOD set is for training.
 
     Of what is for training, 30 % validates. An OOD set with official parts (SVHN) keeps them: (training, test) examples.
@@ -89,7 +89,7 @@ def paper_split(
     validation_id, wild_id = _divided(wild_id, _validating(len(wild_id)), rng)
     validation_ood, wild_ood = _divided(training, _validating(len(training)), rng)
     holdout = validation_id if published_holdout is None else published_holdout
-    found = Split(labelled, wild_id, validation_id, holdout, rest, wild_ood, validation_ood, test_ood)
+    found = SplitIndices(labelled, wild_id, validation_id, holdout, rest, wild_ood, validation_ood, test_ood)
     empty = [name for name, part in asdict(found).items() if len(part) == 0]
     if empty:
         raise InputError(f"{id_train} ID, {id_test} test and {ood} OOD examples leave none for {empty[0]}: give more")

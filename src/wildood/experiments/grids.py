@@ -6,10 +6,11 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from wildood.errors import InputError
-from wildood.experiments.digits import SPEC as DIGITS_SPEC
 from wildood.experiments.experiment import Experiment
+from wildood.experiments.split import DIGITS_PI, DIGITS_SPEC
 from wildood.methods.energy_logistic import EnergyLogistic
 from wildood.methods.schedule import Schedule
+from wildood.methods.shipped import METHODS
 from wildood.methods.woods import Woods
 from wildood.methods.woods_alt import WoodsAlt
 
@@ -21,6 +22,7 @@ RANDOM_IMAGES, CPU_RANDOM_IMAGES = "300k", "random_images.npz"
 POSTHOC = ("max-softmax", "odin", "energy", "mahalanobis")
 MORE_POSTHOC = (*POSTHOC, "max-logit", "knn", "react", "vim")
 TRAINED = ("oe", "energy-logistic", "woods", "woods-alt")
+DEMO_METHODS = ("max-softmax", "odin", "mahalanobis", "energy", "oe", "energy-margin", *TRAINED[1:])
 
 # Each method's settings to choose among, as the paper has them; WOODS's own defaults need no choice.
 WEIGHTS = {"oe": (0.1, 0.5, 1.0), "energy-logistic": (0.1, 1.0, 5.0)}
@@ -154,10 +156,9 @@ def _cpu(protocol: Protocol, seed: int) -> Iterable[Experiment]:
             yield Experiment("cifar10.npz", tests, CPU_RANDOM_IMAGES, pi, method, schedule=schedule, **common)
 
 
-def _digits(protocol: Protocol, seed: int) -> Iterable[Experiment]:
-    """Every score and every method, then the effect of pi."""
-    pretraining = Schedule(epochs=40, batch=64, lr=0.05, decay="milestones", factor=0.2, clip=0.0)
-    start = Experiment(
+def _digits_start(seed: int) -> Experiment:
+    """An experiment on digits without wild data; others differ from it in method and wild data only."""
+    return Experiment(
         "digits",
         ("digits",),
         method="max-softmax",
@@ -165,16 +166,30 @@ def _digits(protocol: Protocol, seed: int) -> Iterable[Experiment]:
         model_settings={"width": 32, "hidden": 128},
         mean=DIGITS_SPEC.mean or (),
         std=DIGITS_SPEC.std or (),
-        pretraining=pretraining,
-        protocol=protocol,
+        pretraining=Schedule(epochs=40, batch=64, lr=0.05, decay="milestones", factor=0.2, clip=0.0),
         seed=seed,
     )
+
+
+def _digits(_protocol: Protocol, seed: int) -> Iterable[Experiment]:
+    """Every score and every method, then the effect of pi."""
+    start = _digits_start(seed)
     for method in MORE_POSTHOC:
         yield replace(start, method=method, settings={})
-    yield replace(start, method="godin", settings={}, schedule=pretraining)
+    yield replace(start, method="godin", settings={}, schedule=start.pretraining)
     for pi in (0.1, *(pi for pi in PIS if pi != 0.1)):
         for method in (*TRAINED, *(("energy-margin",) if pi == 0.1 else ())):
             yield replace(start, method=method, settings={}, wild="digits", pi=pi)
+
+
+def demo_grid(seed: int) -> list[Experiment]:
+    """The runs of `wildood demo` for one seed; all have the wild data, by which ODIN and Mahalanobis choose epsilon.
+
+    >>> [experiment.method for experiment in demo_grid(0)][:5]
+    ['max-softmax', 'odin', 'mahalanobis', 'energy', 'oe']
+    """
+    start = _digits_start(seed)
+    return [replace(start, method=method, settings={}, wild="digits", pi=DIGITS_PI) for method in DEMO_METHODS]
 
 
 _FIVE, _PI = "five OOD sets, each in the wild at pi = 0.1", "the effect of pi, 300K Random Images in the wild"
@@ -186,3 +201,64 @@ GRIDS: dict[str, Grid] = {
     "cpu": Grid("both shapes on small sets, ResNet-20, 200 steps", 1, "honest", _cpu),
     "digits": Grid("scikit-learn's digits, and the effect of pi on them", 5, "honest", _digits),
 }
+
+
+def add_own_methods(experiments: Sequence[Experiment], names: Sequence[str]) -> list[Experiment]:
+    """The experiments, and one with each of these methods for each of WOODS, with the method's settings and WOODS's budget.
+
+    The budget is steps or epochs, batch, and what an epoch is; the learning rate and the rest are the method's own. A
+    method that trains without wild data keeps its whole schedule.
+
+    >>> from wildood.experiments.grids import grid
+    >>> found = add_own_methods(grid("cpu"), ["energy-margin"])
+    >>> len(found) - len(grid("cpu")), found[-1].method, found[-1].schedule.steps, found[-1].schedule.lr
+    (10, 'energy-margin', 200, 0.03)
+    """
+    of_woods = {each.cell: each for each in experiments if each.method == "woods"}
+    seeds = dict.fromkeys(each.seed for each in experiments)
+    return [
+        *experiments,
+        *(
+            replace(each, method=name, settings={}, schedule=_with_budget(name, each.schedule), seed=seed)
+            for seed in seeds
+            for name in names
+            for each in of_woods.values()
+        ),
+    ]
+
+
+def budget_texts(experiments: Sequence[Experiment], names: Sequence[str]) -> list[str]:
+    """A sentence for each of these methods that trains: for how long.
+
+    >>> from wildood.experiments.grids import grid
+    >>> budget_texts(add_own_methods(grid("cpu"), ["energy-margin"]), ["energy-margin"])
+    ['energy-margin: 200 steps of 128 + 128 examples, as woods has here (its own schedule: 100 steps of 256 + 256 examples)']
+    """
+    lines = []
+    for name in names:
+        found = [each.schedule for each in experiments if each.method == name and each.schedule is not None]
+        if not found:
+            continue
+        uses_wild = METHODS[name].uses_wild
+        own, *lengths = (_length(each, wild=uses_wild) for each in (METHODS[name]().schedule(), *found))
+        trained = " or ".join(dict.fromkeys(lengths))
+        if not uses_wild:
+            lines.append(f"{name}: {trained}, its own schedule: it trains without wild data")
+            continue
+        other = "" if set(lengths) == {own} else f" (its own schedule: {own})"
+        lines.append(f"{name}: {trained}, as woods has here{other}")
+    return lines
+
+
+def _with_budget(name: str, woods: Schedule | None) -> Schedule | None:
+    """The schedule of a method, as long as that of WOODS; None for its own."""
+    if woods is None or name not in METHODS or not METHODS[name].uses_wild:
+        return None
+    own = METHODS[name]().schedule()
+    return replace(own, steps=woods.steps, epochs=woods.epochs, batch=woods.batch, epoch=woods.epoch, rounds=woods.rounds)
+
+
+def _length(schedule: Schedule, *, wild: bool) -> str:
+    steps, batch = schedule.steps, schedule.batch
+    length = f"{schedule.epochs:,} epochs" if steps is None else f"{steps:,} step{'' if steps == 1 else 's'}"
+    return f"{length} of {batch:,} + {batch:,} examples" if wild else f"{length} of {batch:,} examples"

@@ -3,15 +3,14 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib import import_module
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, TypeVar
 
 from wildood.errors import InputError
-from wildood.experiments.experiment import Experiment
-from wildood.experiments.toml_values import is_toml_value
+from wildood.experiments.experiment import is_toml_value
 from wildood.methods.schedule import Schedule
 from wildood.methods.shipped import METHODS
 from wildood.scores.score import Score
@@ -111,64 +110,3 @@ def _check_settings(cls: type, settings: Mapping[str, Any]) -> None:
             said = f"{cls.__name__} has the setting {name} = {value!r}, which is not plain data"
             raise InputError(f"{said}: give a number, text, None, or a list of numbers or text ({CONTRACT})")
     _made(cls, **settings)
-
-
-def beside_woods(experiments: Sequence[Experiment], names: Sequence[str]) -> list[Experiment]:
-    """The experiments, and one with each of these methods wherever WOODS is: with its own settings and WOODS's budget.
-
-    All rows of a grid train equally long: steps or epochs, batch and what an epoch is are those of WOODS; the learning rate
-    and the rest are the method's. A method that trains without wild data, from scratch, keeps its schedule.
-
-    >>> from wildood.experiments.grids import grid
-    >>> found = beside_woods(grid("cpu"), ["energy-margin"])
-    >>> len(found) - len(grid("cpu")), found[-1].method, found[-1].schedule.steps, found[-1].schedule.lr
-    (10, 'energy-margin', 200, 0.03)
-    """
-    like_woods = {each.cell: each for each in experiments if each.method == "woods"}
-    seeds = dict.fromkeys(each.seed for each in experiments)
-    return [
-        *experiments,
-        *(
-            replace(each, method=name, settings={}, schedule=_with_budget(name, each.schedule), seed=seed)
-            for seed in seeds
-            for name in names
-            for each in like_woods.values()
-        ),
-    ]
-
-
-def budget_lines(experiments: Sequence[Experiment], names: Sequence[str]) -> list[str]:
-    """How long each of these methods trains in some experiments, in words; nothing of scores.
-
-    >>> from wildood.experiments.grids import grid
-    >>> budget_lines(beside_woods(grid("cpu"), ["energy-margin"]), ["energy-margin"])
-    ['energy-margin: 200 steps of 128 + 128 examples, as woods has here (its own schedule: 100 steps of 256 + 256 examples)']
-    """
-    lines = []
-    for name in names:
-        found = [each.schedule for each in experiments if each.method == name and each.schedule is not None]
-        if not found:
-            continue
-        uses_wild = METHODS[name].uses_wild
-        own, *said = (_length(each, wild=uses_wild) for each in (METHODS[name]().schedule(), *found))
-        trained = " or ".join(dict.fromkeys(said))
-        if not uses_wild:
-            lines.append(f"{name}: {trained}, its own schedule: it trains without wild data")
-            continue
-        other = "" if set(said) == {own} else f" (its own schedule: {own})"
-        lines.append(f"{name}: {trained}, as woods has here{other}")
-    return lines
-
-
-def _with_budget(name: str, woods: Schedule | None) -> Schedule | None:
-    """The schedule of a method, as long as that of WOODS; None for its own."""
-    if woods is None or name not in METHODS or not METHODS[name].uses_wild:
-        return None
-    own = METHODS[name]().schedule()
-    return replace(own, steps=woods.steps, epochs=woods.epochs, batch=woods.batch, epoch=woods.epoch, rounds=woods.rounds)
-
-
-def _length(schedule: Schedule, *, wild: bool) -> str:
-    steps, batch = schedule.steps, schedule.batch
-    length = f"{schedule.epochs:,} epochs" if steps is None else f"{steps:,} step{'' if steps == 1 else 's'}"
-    return f"{length} of {batch:,} + {batch:,} examples" if wild else f"{length} of {batch:,} examples"

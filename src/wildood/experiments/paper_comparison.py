@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from wildood.experiments.table_names import AVERAGE, paper_set
-from wildood.experiments.tables import Cell, Metric, ResultsTable, TableRow
+from wildood.experiments.tables import AVERAGE, Cell, Metric, ResultsTable, TableRow, paper_set
 
 
 @dataclass(frozen=True)

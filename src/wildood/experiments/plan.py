@@ -1,4 +1,4 @@
-"""What a reproduction will take, before it starts: passes, memory and time."""
+"""What a reproduction will take, before it starts: missing data, runs, steps and time."""
 
 import heapq
 import time
@@ -6,7 +6,8 @@ import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Self
+from statistics import mean
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,36 +21,36 @@ from wildood.data.named_sets import SETS, find_set
 from wildood.detect.posthoc import CHOSEN_BY
 from wildood.detect.split import ASIDE
 from wildood.errors import InputError
-from wildood.experiments import digits
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.split import (
     Counts,
+    Split,
     check_digits,
-    file_below,
-    only_test_part,
+    data_file,
+    digits_split,
     ood_names,
-    split_of,
     start_files,
-    takes_whole_test_set,
+    tests_part_only,
+    tests_whole_id_set,
 )
-from wildood.experiments.starts import start_name, trained_start, untrained_model
+from wildood.experiments.starts import has_trained_start, start_name, untrained_model
 from wildood.experiments.store import RunStore
-from wildood.methods.csi import Csi, CsiHeads
-from wildood.methods.objective import Method, Stage, stages_of
-from wildood.methods.woods import Woods
-from wildood.models.heads import JointHead
-from wildood.scores.perturbation import PerturbedScore
+from wildood.methods.objective import stages_of
 from wildood.scores.score import Score
+
+TIMED_IMAGES = 64  # in each step that is timed
+TIMED_STEPS = 3  # the fastest counts: disturbances only make a step slower
+VIEWS_TRAINED, VIEWS_SCORED = {"csi": 8}, {"csi": 4}  # of each image, where a method takes more than one
 
 
 def missing_data(experiments: Sequence[Experiment], root: str | Path | None = None) -> list[str]:
-    """The sets, by name or file, and the files of weights that are not there, each once.
+    """The sets, by name or file, and the weight files that are not there, each once.
 
     >>> missing_data([Experiment("cifar10", ("svhn", "mine.npz"), method="energy", start="a.safetensors")], "nowhere")
     ['cifar10', 'svhn', 'mine.npz', 'a.safetensors']
     """
     needed = dict.fromkeys(name for each in experiments for name in (each.id, *ood_names(each), *start_files([each])))
-    return [name for name in needed if not _is_there(name, data_root(root))]
+    return [name for name in needed if name != "digits" and not _is_there(name, data_root(root))]
 
 
 def _is_there(name: str, root: Path) -> bool:
@@ -60,7 +61,7 @@ def _is_there(name: str, root: Path) -> bool:
 
 
 class Sizes(NamedTuple):
-    """How many examples each part of an experiment's data has."""
+    """How many examples each part of a split has; `test` is all test examples."""
 
     labelled: int
     wild_id: int
@@ -70,105 +71,80 @@ class Sizes(NamedTuple):
     validation_ood: int
 
 
-def sizes_of(experiment: Experiment, root: str | Path | None = None) -> Sizes:
-    """The sizes of the parts, without opening the sets that have a name.
+def split_sizes(experiment: Experiment, root: str | Path | None = None) -> Sizes:
+    """The sizes of the parts, without opening named sets.
 
-    >>> sizes_of(Experiment("cifar100", ("textures",), "textures", 0.1))
+    >>> split_sizes(Experiment("cifar100", ("textures",), "textures", 0.1))
     Sizes(labelled=25000, wild_id=17500, wild_ood=2763, holdout=7500, test=11693, validation_ood=1184)
     """
     if experiment.id == "digits":
         check_digits(experiment)
-        parts = digits.digits(experiment.seed)
-        tests = len(parts.test_id[0]) + len(parts.test_ood)
-        return Sizes(len(parts.labelled[0]), len(parts.wild.id), len(parts.wild.ood), len(parts.holdout[0]), tests, 0)
+        return _digits_sizes(digits_split(experiment.seed))
     counts = known_counts(experiment, root)
-    splits = {name: split_of(experiment, counts, name) for name in counts.ood}
-    split = splits[experiment.wild or experiment.test[0]]
-    tests = sum(
-        len(splits[name].test_ood) if only_test_part(experiment, name, counts.ood[name]) else int(np.sum(counts.ood[name]))
-        for name in experiment.test
-    )
-    known = counts.id_test if takes_whole_test_set(experiment) else len(split.test_id)
+    indices = {name: counts.indices(experiment, name) for name in counts.ood}
+    chosen = indices[experiment.wild or experiment.test[0]]
+    tested = counts.id_test if tests_whole_id_set(experiment) else len(chosen.test_id)
+    for name in experiment.test:
+        part_only = tests_part_only(experiment, name, counts)
+        tested += len(indices[name].test_ood) if part_only else int(np.sum(counts.ood[name]))
     return Sizes(
-        labelled=len(split.labelled),
-        wild_id=len(split.wild_id),
-        wild_ood=len(split.wild_ood),
-        holdout=len(split.holdout),
-        test=known + tests,
-        validation_ood=len(split.validation_ood),
+        labelled=len(chosen.labelled),
+        wild_id=len(chosen.wild_id),
+        wild_ood=len(chosen.wild_ood),
+        holdout=len(chosen.holdout),
+        test=tested,
+        validation_ood=len(chosen.validation_ood),
     )
+
+
+def _digits_sizes(split: Split) -> Sizes:
+    tests = len(split.test_id[0]) + len(split.tests["digits"])
+    wild_id, wild_ood = (0, 0) if split.wild is None else (len(split.wild.id), len(split.wild.ood))
+    return Sizes(len(split.labelled[0]), wild_id, wild_ood, len(split.holdout[0]), tests, 0)
 
 
 def known_counts(experiment: Experiment, root: str | Path | None = None) -> Counts:
-    """How many examples the sets have: officially if they have a name, else as the files say.
+    """How many examples the sets have: the official numbers of named sets, else what the files say.
 
     >>> known_counts(Experiment("cifar10", ("svhn",), "svhn", 0.1)).ood
     {'svhn': (73257, 26032)}
     """
-    _refuse_unknown_sets(experiment)
+    _check_set_names(experiment)
     if experiment.id in SETS:
         id_train, id_test = (find_set(experiment.id)[0].part(part).count for part in ("train", "test"))
     else:
-        id_train, id_test = (_count(experiment.id, f"{part}_images", root) for part in ("train", "test"))
+        id_train, id_test = (_array_shape(experiment.id, f"{part}_images", root)[0] for part in ("train", "test"))
     ood: dict[str, int | tuple[int, int]] = {}
     for name in ood_names(experiment):
         parts = [part.count for part in SETS[name].parts if not part.on_request] if name in SETS else []
-        ood[name] = _count(name, "images", root) if not parts else parts[0] if len(parts) == 1 else (parts[0], parts[1])
-    _refuse_other_shapes(experiment, root)
+        parts = parts or [_array_shape(name, "images", root)[0]]
+        ood[name] = parts[0] if len(parts) == 1 else (parts[0], parts[1])
+    _check_shapes(experiment, root)
     return Counts(id_train, id_test, ood)
 
 
 def image_shape(experiment: Experiment, root: str | Path | None = None) -> tuple[int, int, int]:
-    """Of one image of the ID set: height, width and channels, without opening a set that has a name.
+    """The height, width and channels of the ID set's images, without opening named sets.
 
     >>> image_shape(Experiment("digits", ("digits",), method="energy"))
     (8, 8, 1)
     """
-    _refuse_unknown_sets(experiment)
-    shape = _of_one(experiment.id, "train_images", root)
+    _check_set_names(experiment)
+    shape = _shape_of_one(experiment.id, "train_images", root)
     if len(shape) != 3:
         raise InputError(f"{experiment.id}: an image has the shape {shape}: give height x width x channels")
     return shape
 
 
-def _of_one(name: str, array: str, root: str | Path | None) -> tuple[int, ...]:
-    """The shape of one image of a set."""
+def _shape_of_one(name: str, array: str, root: str | Path | None) -> tuple[int, ...]:
     if name == "digits":
         return 8, 8, 1
-    return (SIDE, SIDE, 3) if name in SETS else _shape(name, array, root)[1:]
+    return (SIDE, SIDE, 3) if name in SETS else _array_shape(name, array, root)[1:]
 
 
-def _refuse_other_shapes(experiment: Experiment, root: str | Path | None) -> None:
-    """All images of an experiment are like those that it trains on."""
-    known = image_shape(experiment, root)
-    for name, array in ((experiment.id, "test_images"), *((name, "images") for name in ood_names(experiment))):
-        shape = _of_one(name, array, root)
-        if shape != known:
-            first, second = (" x ".join(map(str, each)) for each in (shape, known))
-            raise InputError(
-                f"an image of {name} ({array}) has the shape {first}, the training images of {experiment.id} have {second}: "
-                "give sets of one shape"
-            )
-
-
-def _refuse_unknown_sets(experiment: Experiment) -> None:
-    """What is neither a file nor a name is a mistake in a name."""
-    known_as_id = [name for name, named in SETS.items() if named.labelled and named.parts[0].name == "train"]
-    for names, known in (([experiment.id], [*known_as_id, "digits"]), (ood_names(experiment), list(SETS))):
-        for name in names:
-            if not name.endswith(".npz") and name not in known:
-                raise InputError(
-                    f"no set is named {name!r}: give one of {', '.join(known)}, or a .npz file below the data root"
-                )
-
-
-def _count(name: str, array: str, root: str | Path | None) -> int:
-    return _shape(name, array, root)[0]
-
-
-def _shape(name: str, array: str, root: str | Path | None) -> tuple[int, ...]:
-    """Of an array of a file: from its header, without reading it."""
-    path = file_below(name, root)
+def _array_shape(name: str, array: str, root: str | Path | None) -> tuple[int, ...]:
+    """The shape of an array in a file, from its header."""
+    path = data_file(name, root)
     try:
         with zipfile.ZipFile(path) as archive, archive.open(f"{array}.npy") as file:
             np.lib.format.read_magic(file)
@@ -177,166 +153,144 @@ def _shape(name: str, array: str, root: str | Path | None) -> tuple[int, ...]:
         raise InputError(f"{path} holds no array {array!r}: an experiment's file needs it") from error
 
 
-TURNS = JointHead.turns
+def _check_shapes(experiment: Experiment, root: str | Path | None) -> None:
+    """Raise an error if test images have another shape than the training images."""
+    trained = image_shape(experiment, root)
+    for name, array in ((experiment.id, "test_images"), *((name, "images") for name in ood_names(experiment))):
+        shape = _shape_of_one(name, array, root)
+        if shape != trained:
+            first, second = (" x ".join(map(str, each)) for each in (shape, trained))
+            raise InputError(
+                f"an image of {name} ({array}) has the shape {first}, the training images of {experiment.id} have {second}: "
+                "give sets of one shape"
+            )
 
 
-class Passes(NamedTuple):
-    """Images through the network: with a backward pass, and without.
+def _check_set_names(experiment: Experiment) -> None:
+    """Raise an error for what is neither a file nor the name of a set."""
+    id_sets = [name for name, named in SETS.items() if named.labelled and named.parts[0].name == "train"]
+    for names, known in (([experiment.id], [*id_sets, "digits"]), (ood_names(experiment), list(SETS))):
+        for name in names:
+            if not name.endswith(".npz") and name not in known:
+                raise InputError(
+                    f"no set is named {name!r}: give one of {', '.join(known)}, or a .npz file below the data root"
+                )
 
-    >>> Passes(1, 2).plus(Passes(3, 4)).times(2)
-    Passes(trained=8, looked_at=12)
-    """
 
+class Work(NamedTuple):
+    """The steps of a run, and the images that its network is trained on and scores, each as often as it is seen."""
+
+    steps: int
     trained: float
-    looked_at: float
+    scored: float
 
-    def plus(self, other: Self) -> "Passes":
-        """Both together."""
-        return Passes(self.trained + other.trained, self.looked_at + other.looked_at)
 
-    def times(self, count: float) -> "Passes":
-        """Each so many times."""
-        return Passes(self.trained * count, self.looked_at * count)
+def estimate_work(experiment: Experiment, sizes: Sizes) -> Work:
+    """How much a run computes: exact in steps, roughly in images."""
+    recipe = experiment.recipe()
+    once = sizes.labelled + sizes.holdout + sizes.test
+    if isinstance(recipe, Score):
+        return Work(0, 0.0, once) if not recipe.needs.gradients else _gradient_score_work(experiment, recipe, sizes)
+    pools = [sizes.wild_id, sizes.wild_ood] if experiment.uses_wild else []
+    validation = sizes.holdout + ASIDE * sum(pools)
+    total = Work(0, 0.0, once * VIEWS_SCORED.get(experiment.method, 1))
+    for number, stage in enumerate(stages_of(recipe)):
+        schedule = (experiment.schedule or stage.schedule()) if number == 0 else stage.schedule()
+        per_epoch, steps = schedule.length(sizes.labelled, pools)
+        images = schedule.batch * (2 if pools else 1)
+        rows = schedule.ends(schedule.row_every(per_epoch, images, int(validation)), steps)  # each is measured
+        measured = validation + (sizes.labelled if schedule.duals == "epoch" else 0)
+        views = VIEWS_TRAINED.get(experiment.method, 1)
+        total = Work(total.steps + steps, total.trained + steps * images * views, total.scored + rows * measured)
+    return total
+
+
+def _gradient_score_work(experiment: Experiment, score: Score, sizes: Sizes) -> Work:
+    """A step on the input takes a backward pass, for each epsilon that is tried and then for all test examples."""
+    candidates, wild = len(score.candidates()), sizes.wild_id + sizes.wild_ood
+    choosing = 0.0
+    if candidates > 1:
+        other = sizes.validation_ood if experiment.protocol == "as_published" else min(CHOSEN_BY, wild)
+        choosing = candidates * (sizes.holdout / 2 + (0 if experiment.wild is None else other))
+    perturbed = choosing + sizes.holdout + sizes.test
+    return Work(0, perturbed, sizes.labelled + perturbed)
 
 
 class Rate(NamedTuple):
-    """Images per second of a network on this machine, with a backward pass and without."""
+    """Images per second of a network on this machine, in training and when it only scores."""
 
     trained: float
-    looked_at: float
+    scored: float
 
-    def seconds(self, passes: Passes) -> float:
-        """How long so many images take.
+    def seconds(self, work: Work) -> float:
+        """The time of some work.
 
-        >>> Rate(trained=10.0, looked_at=40.0).seconds(Passes(20, 40))
+        >>> Rate(trained=10.0, scored=40.0).seconds(Work(steps=1, trained=20, scored=40))
         3.0
         """
-        return passes.trained / self.trained + passes.looked_at / self.looked_at
-
-
-def work_of(experiment: Experiment, sizes: Sizes) -> tuple[int, Passes]:
-    """Steps of a run, and the images that go through its network."""
-    recipe = experiment.recipe()
-    if isinstance(recipe, Score):
-        return 0, _scoring(experiment, recipe, sizes)
-    return _training(experiment, recipe, sizes)
-
-
-def _scoring(experiment: Experiment, score: Score, sizes: Sizes) -> Passes:
-    """A pass over everything; where settings are chosen, one for each candidate over what chooses."""
-    traffic = sizes.wild_id + sizes.wild_ood
-    if not score.needs.gradients:  # then a pass gives features of all there is, and the rest costs nothing
-        more = 0 if experiment.wild is None else traffic + sizes.validation_ood
-        return Passes(0, sizes.labelled + sizes.holdout + sizes.test + more)
-    once, candidates, threshold = Passes(0, sizes.labelled), score.candidates(), sizes.holdout
-    if len(candidates) > 1:
-        threshold -= sizes.holdout // 2
-        other = sizes.validation_ood if experiment.protocol == "as_published" else min(CHOSEN_BY, traffic)
-        choosing = sizes.holdout - threshold + (0 if experiment.wild is None else other)
-        for candidate in candidates:
-            once = once.plus(_one(candidate).times(choosing))
-    return once.plus(_one(candidates[-1]).times(threshold + sizes.test))
-
-
-def _one(score: Score) -> Passes:
-    """What a score needs of one image: a step on the input takes a backward pass, and a second look."""
-    return Passes(1, 1) if isinstance(score, PerturbedScore) and score.epsilon != 0 else Passes(0, 1)
-
-
-def _training(experiment: Experiment, method: Method, sizes: Sizes) -> tuple[int, Passes]:
-    pools = [sizes.wild_id, sizes.wild_ood] if experiment.uses_wild else []
-    views = TURNS if isinstance(method, Csi) else 1  # of each image when it is scored
-    steps, passes = 0, Passes(0, sizes.labelled + views * (sizes.holdout + sizes.test))
-    for number, stage in enumerate(stages_of(method)):
-        schedule = (experiment.schedule or stage.schedule()) if number == 0 else stage.schedule()
-        per_epoch, length = schedule.length(sizes.labelled, pools)
-        look, images = sizes.holdout + sum(pools) * ASIDE, schedule.batch * (2 if pools else 1)
-        rows = schedule.ends(schedule.row_every(per_epoch, images, int(look)), length)
-        looked_at = look * (1 if isinstance(stage, Csi) else rows)  # what classifies not yet is looked at once
-        looked_at += rows * sizes.labelled if schedule.duals == "epoch" else 0
-        steps += length
-        passes = passes.plus(_in_step(stage).times(length * images))
-        passes = passes.plus(Passes(0, looked_at * (views if number else 1)))
-    return steps, passes
-
-
-def _in_step(stage: Stage) -> Passes:
-    """Of one example in a step: CSI has eight views of it, then four on a network that stays as it is.
-
-    Of WOODS, every second example is wild, and is seen by the starting classifier, too.
-    """
-    if isinstance(stage, Csi):
-        return Passes(2 * TURNS, 0)
-    if isinstance(stage, Woods) and stage.distillation != 0:
-        return Passes(1, 0.5)
-    return Passes(0, TURNS) if isinstance(stage, CsiHeads) else Passes(1, 0)
-
-
-TRIED = 64  # images in a step that is measured
-STEPS = 3  # that are measured; what disturbs one of them only makes it longer, so the fastest counts
+        return work.trained / self.trained + work.scored / self.scored
 
 
 def measured_rate(experiment: Experiment, shape: tuple[int, int, int]) -> Rate:
-    """Images per second of an experiment's network, for images of this height, width and number of channels.
+    """The speed of an experiment's network on images of this height, width and number of channels.
 
     >>> digits = Experiment("digits", ("digits",), method="energy", model="SmallCNN", mean=(0.5,), std=(0.5,))
-    >>> measured_rate(digits, (8, 8, 1)).looked_at > 0
+    >>> measured_rate(digits, (8, 8, 1)).scored > 0
     True
     """
-    model = _fitting_model(experiment, shape).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = _matching_model(experiment, shape).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     device, (height, width, channels) = next(model.parameters()).device, shape
-    images = torch.zeros(TRIED, channels, height, width, device=device).to(memory_format=torch.channels_last)
-    labels = torch.zeros(TRIED, dtype=torch.long, device=device)
+    images = torch.zeros(TIMED_IMAGES, channels, height, width, device=device).to(memory_format=torch.channels_last)
+    labels = torch.zeros(TIMED_IMAGES, dtype=torch.long, device=device)
 
-    def learn() -> None:
+    def train() -> None:
         F.cross_entropy(model.train()(images), labels).backward()  # type: ignore[no-untyped-call]
 
-    def look() -> None:
+    def score() -> None:
         with torch.no_grad():
             model.eval()(images)
 
-    return Rate(*(TRIED / _seconds(once, device) for once in (learn, look)))
+    return Rate(*(TIMED_IMAGES / _fastest(step, device) for step in (train, score)))
 
 
-def _fitting_model(experiment: Experiment, shape: tuple[int, int, int]) -> nn.Module:
-    """The network, if it and the mean are for such images."""
+def _matching_model(experiment: Experiment, shape: tuple[int, int, int]) -> nn.Module:
+    """The network, or an error if it or the mean does not match such images."""
     height, width, channels = shape
     images = f"the images of {experiment.id}, {height} x {width} with {channels} channel{'' if channels == 1 else 's'}"
     InputSpec(mean=experiment.mean, std=experiment.std)
     if len(experiment.mean) not in {1, channels}:
-        said = f"an experiment's mean has {len(experiment.mean)} numbers, which do not fit {images}"
-        raise InputError(f"{said}: give mean and std, one number for each channel or for all")
+        problem = f"an experiment's mean has {len(experiment.mean)} numbers, which do not fit {images}"
+        raise InputError(f"{problem}: give mean and std, one number for each channel or for all")
     settings = ", ".join(f"{name} = {value}" for name, value in experiment.model_settings.items())
-    named = f"an experiment's model {experiment.model}" + (f" ({settings})" if settings else "")
+    name = f"an experiment's model {experiment.model}" + (f" ({settings})" if settings else "")
     try:
         model = untrained_model(experiment, classes=10)
     except (TypeError, ValueError, RuntimeError) as error:
-        told = str(error).partition("__init__() ")[2] or str(error)
-        said = told.splitlines()[0]
-        raise InputError(f"{named} cannot be built ({said}): change [model_settings]") from error
+        reason = (str(error).partition("__init__() ")[2] or str(error)).splitlines()[0]
+        raise InputError(f"{name} cannot be built ({reason}): change [model_settings]") from error
     device = next(model.parameters()).device
     try:
         with torch.no_grad():
             model.eval()(torch.zeros(1, channels, height, width, device=device))
     except RuntimeError as error:
-        raise InputError(f"{named} does not take {images}: give another model, or [model_settings]") from error
+        raise InputError(f"{name} does not take {images}: give another model, or [model_settings]") from error
     return model
 
 
-def _seconds(once: Callable[[], None], device: torch.device) -> float:
-    """Of the fastest of some steps; the first, which is not like the others, is not measured."""
-    once()
-    taken = []
-    for _ in range(STEPS):
-        _finish(device)
+def _fastest(step: Callable[[], None], device: torch.device) -> float:
+    """The seconds of the fastest of some steps, after one that is not timed."""
+    step()
+    seconds = []
+    for _ in range(TIMED_STEPS):
+        _synchronize(device)
         began = time.perf_counter()
-        once()
-        _finish(device)
-        taken.append(time.perf_counter() - began)
-    return min(taken)
+        step()
+        _synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
 
 
-def _finish(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -350,9 +304,9 @@ class PlanRow:
         runs: how many there are.
         done: how many of them have a result.
         failed: how many ended with an error and will be tried again.
-        steps: of each, 0 for a score on an unchanged classifier, or where all are done.
-        seconds: of each on one worker, by measured steps; 0 where all are done: then nothing is measured, or needed of the
-            data.
+        steps: of each; 0 for a score on an unchanged classifier, or where all are done.
+        seconds: of each on one worker: the mean of those that are done, else estimated from timed steps; 0 where all are
+            done.
     """
 
     experiment: Experiment
@@ -365,34 +319,34 @@ class PlanRow:
 
 @dataclass(frozen=True)
 class Plan:
-    """Rows, and how long each starting classifier takes that is still to be trained."""
+    """Rows, and the seconds of each starting classifier that is still to be trained."""
 
     rows: tuple[PlanRow, ...]
     starts: tuple[float, ...]
 
     @property
     def runs(self) -> int:
-        """In all."""
+        """The number of all runs."""
         return sum(row.runs for row in self.rows)
 
     @property
     def done(self) -> int:
-        """In all."""
+        """The number of finished runs."""
         return sum(row.done for row in self.rows)
 
     def seconds_left(self, workers: int) -> float:
-        """Of everything that is not done, with so many runs at a time; the starting classifiers come first.
+        """The time of all that is not done, with so many runs at a time; the starting classifiers come first.
 
         >>> row = PlanRow(Experiment("digits", ("digits",), method="energy"), 3, 0, 0, 0, 60.0)
         >>> [Plan((row,), ()).seconds_left(workers) for workers in (1, 2, 3, 100)]
         [180.0, 120.0, 60.0, 60.0]
         """
         runs = [row.seconds for row in self.rows for _ in range(row.runs - row.done)]
-        return _together(self.starts, workers) + _together(runs, workers)
+        return _makespan(self.starts, workers) + _makespan(runs, workers)
 
 
-def _together(seconds: Sequence[float], workers: int) -> float:
-    """How long tasks take if each worker that is free takes the longest that is left."""
+def _makespan(seconds: Sequence[float], workers: int) -> float:
+    """The time of all tasks if each free worker takes the longest that is left."""
     busy = [0.0] * workers
     for each in sorted(seconds, reverse=True):
         heapq.heapreplace(busy, busy[0] + each)
@@ -400,7 +354,7 @@ def _together(seconds: Sequence[float], workers: int) -> float:
 
 
 def plan(experiments: Sequence[Experiment], store: RunStore, root: str | Path | None = None) -> Plan:
-    """What is to be done, and how long it will take on this machine.
+    """What is to be done, and about how long it will take on this machine.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -409,28 +363,30 @@ def plan(experiments: Sequence[Experiment], store: RunStore, root: str | Path | 
     >>> [(row.runs, row.done, row.steps) for row in found.rows], len(found.starts)
     ([(1, 0, 100)], 1)
     """
-    by_cell: dict[str, list[Experiment]] = {}
+    cells: dict[str, list[Experiment]] = {}
     for experiment in experiments:
-        by_cell.setdefault(experiment.cell, []).append(experiment)
+        cells.setdefault(experiment.cell, []).append(experiment)
     rates: dict[str, Rate] = {}
     rows: list[PlanRow] = []
     starts: dict[str, float] = {}
-    for found in by_cell.values():
-        first = found[0]
-        left = [each for each in found if not store.is_done(each)]
+    for cell in cells.values():
+        first = cell[0]
+        left = [each for each in cell if not store.is_done(each)]
         if not left:
-            rows.append(PlanRow(first, len(found), len(found), 0, 0, 0.0))
+            rows.append(PlanRow(first, len(cell), len(cell), 0, 0, 0.0))
             continue
-        sizes, shape = sizes_of(first, root), image_shape(first, root)
+        sizes, shape = split_sizes(first, root), image_shape(first, root)
         network = f"{first.model} {first.model_settings} {shape} {first.mean} {first.std}"
         if network not in rates:
             rates[network] = measured_rate(first, shape)
-        steps, passes = work_of(first, sizes)
+        work = estimate_work(first, sizes)
+        recorded = [store.result(each).seconds for each in cell if each not in left]
+        seconds = mean(recorded) if recorded else rates[network].seconds(work)
         failed = sum(store.failure(each) is not None for each in left)
-        rows.append(PlanRow(first, len(found), len(found) - len(left), failed, steps, rates[network].seconds(passes)))
+        rows.append(PlanRow(first, len(cell), len(cell) - len(left), failed, work.steps, seconds))
         for each in left:
-            if each.pretraining is not None and not trained_start(each, store.root):
+            if each.pretraining is not None and not has_trained_start(each, store.root):
                 length = sizes.labelled if each.start == "labelled" else 2 * sizes.labelled
-                _, total = each.pretraining.length(length, [])
-                starts[start_name(each)] = rates[network].seconds(Passes(total * each.pretraining.batch, 0.0))
+                _, steps = each.pretraining.length(length, [])
+                starts[start_name(each)] = rates[network].seconds(Work(steps, steps * each.pretraining.batch, 0.0))
     return Plan(tuple(rows), tuple(starts.values()))

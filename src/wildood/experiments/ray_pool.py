@@ -1,4 +1,4 @@
-"""Experiments on a Ray cluster."""
+"""Experiments on a Ray cluster: the connection, and a pool of Ray tasks."""
 
 import logging
 import os
@@ -23,10 +23,9 @@ from wildood.data.files import data_root
 from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.own_methods import register
-from wildood.experiments.pool import POLL, Told, processors
-from wildood.experiments.results import Failure, Result
+from wildood.experiments.pool import STOP_SECONDS, Finished, OnEnd, processors, work_off
 from wildood.experiments.run import MOST_DEATHS, code_version, run
-from wildood.experiments.store import RunStore
+from wildood.experiments.store import Failure, Result, RunStore
 from wildood.train.progress import logger
 
 LOCAL = "local"
@@ -48,7 +47,7 @@ def connected(address: str, cpus: int, gpus: float) -> Iterator[ModuleType]:
     Traceback (most recent call last):
     wildood.errors.InputError: a run has 0 CPUs: give at least 1
     """
-    _refuse_share(cpus, gpus)
+    _check_share(cpus, gpus)
     ray = _ray()
     if ray.is_initialized():
         yield ray
@@ -56,27 +55,28 @@ def connected(address: str, cpus: int, gpus: float) -> Iterator[ModuleType]:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     with ExitStack() as after:
         if address == LOCAL:
-            quiet |= _settings_here(after)
+            quiet |= _local_settings(after)
         else:
-            _refuse_silence(address)
+            _check_reachable(address)
         after.callback(ray.shutdown)
-        _connect(ray, address, quiet, attempts=ATTEMPTS if address == LOCAL else 1)
-        _look_for_room(ray, address, cpus, gpus)
+        _connect(ray, address, quiet)
+        _check_room(ray, address, cpus, gpus)
         yield ray
 
 
-def _connect(ray: ModuleType, address: str, settings: dict[str, Any], attempts: int) -> None:
-    """Ray gives a cluster on this machine half a minute to start, which a busy one may not manage the first time."""
-    try:
-        ray.init(address=address, **settings)
-    except Exception as error:  # Ray raises bare ones, too
-        ray.shutdown()
-        if attempts > 1:
-            _connect(ray, address, settings, attempts - 1)
-            return
-        said = str(error).strip().partition("\n")[0].rstrip(".")
-        otherwise = "try again, or without Ray" if address == LOCAL else "give a cluster's address, or local"
-        raise InputError(f"Ray cannot be used at {address} ({said}): {otherwise}") from error
+def _connect(ray: ModuleType, address: str, settings: dict[str, Any]) -> None:
+    """Ray gives a cluster on this machine half a minute to start; on a busy machine, the first attempt may fail."""
+    for left in reversed(range(ATTEMPTS if address == LOCAL else 1)):
+        try:
+            ray.init(address=address, **settings)
+        except Exception as error:  # Ray raises bare ones, too
+            ray.shutdown()
+            if left > 0:
+                continue
+            reason = str(error).strip().partition("\n")[0].rstrip(".")
+            advice = "try again, or without Ray" if address == LOCAL else "give a cluster's address, or local"
+            raise InputError(f"Ray cannot be used at {address} ({reason}): {advice}") from error
+        return
 
 
 def _ray() -> ModuleType:
@@ -89,7 +89,7 @@ def _ray() -> ModuleType:
     return ray
 
 
-def _settings_here(after: ExitStack) -> dict[str, Any]:
+def _local_settings(after: ExitStack) -> dict[str, Any]:
     """Of a cluster on this machine: all its files in a directory that goes with it, and nobody else's work.
 
     Ray listens to the network even here, and since 2.60 obeys only those who know a secret: given one, it keeps none in the
@@ -107,14 +107,14 @@ def _settings_here(after: ExitStack) -> dict[str, Any]:
     }
 
 
-def _refuse_share(cpus: int, gpus: float) -> None:
+def _check_share(cpus: int, gpus: float) -> None:
     if cpus < 1:
         raise InputError(f"a run has {cpus} CPUs: give at least 1")
     if gpus < 0 or (gpus > 1 and gpus != int(gpus)):
         raise InputError(f"a run has {gpus:g} GPUs: give a share of one, such as 0.5, or a whole number")
 
 
-def _refuse_silence(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Ray itself would try for minutes, loudly."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdecimal():
@@ -125,7 +125,7 @@ def _refuse_silence(address: str) -> None:
         raise InputError(f"nobody answers at {address} ({error}): give a Ray cluster's address, or local") from error
 
 
-def _look_for_room(ray: ModuleType, address: str, cpus: int, gpus: float) -> None:
+def _check_room(ray: ModuleType, address: str, cpus: int, gpus: float) -> None:
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
         return
@@ -135,16 +135,23 @@ def _look_for_room(ray: ModuleType, address: str, cpus: int, gpus: float) -> Non
     logger.warning("no node of the Ray cluster has %s: waiting for one that has", wanted)
 
 
-TO_STOP = 30  # seconds that workers have to save their run after Ctrl-C
-
-
 @dataclass(frozen=True)
-class _Places:
-    """What a worker must know besides its experiment; every path is absolute, for workers stand elsewhere."""
+class _Task:
+    """What a worker must know besides its experiment; paths are absolute, since workers have another directory.
+
+    Attributes:
+        runs: the run directory.
+        root: the data root.
+        marker: a file in the run directory; a worker that does not find it sees another directory.
+        version: of wildood.
+        cpus: of a run.
+        gpus: of a run.
+        own: methods of the user's own.
+    """
 
     runs: Path
     root: Path
-    mark: Path
+    marker: Path
     version: str
     cpus: int
     gpus: float
@@ -156,15 +163,15 @@ def run_on_ray(
     store: RunStore,
     root: str | Path | None,
     address: str,
-    told: Told,
+    on_end: OnEnd,
     cpus: int = 1,
     gpus: float = 0.0,
     own: Sequence[str] = (),
 ) -> list[Result | Failure]:
-    """Do those runs that are not done on a Ray cluster; `told` hears of each as it ends.
+    """Do those runs that are not done on a Ray cluster; `on_end` is called with each result or failure.
 
-    The directory of runs and the data must be the same on all nodes. A worker that is killed loses nothing but the steps
-    since its run's last checkpoint. Other callers may work in the same directory, with Ray or without.
+    The run directory and the data must be the same on all nodes. The run of a worker that is killed resumes from its last
+    checkpoint. Other callers may work in the same directory, with Ray or without.
 
     Args:
         experiments: what to run.
@@ -172,7 +179,7 @@ def run_on_ray(
         root: of the data.
         address: of the cluster, or "local" for one on this machine that ends with this call; where the caller is connected
             to Ray already, that connection is used, and stays.
-        told: called with what each run found, or why it failed.
+        on_end: called with the result or failure of each run.
         cpus: how many CPUs a run has, and threads of torch.
         gpus: how many GPUs a run has, or which share of one; a run without any sees none.
         own: methods of the user's own that the experiments name; a module of that name must be on every node.
@@ -180,125 +187,99 @@ def run_on_ray(
     >>> run_on_ray([], RunStore(Path("runs")), None, "local", print)
     []
     """
-    store.mend(experiments)
-    waiting = {experiment.name: experiment for experiment in experiments if not store.is_done(experiment)}
+    waiting = store.pending(experiments)
     if not waiting:
         return []
-    store.check_locks()
-    for experiment in waiting.values():
-        store.forget_failure(experiment)
-    with _marked(store.root) as mark, connected(address, cpus, gpus) as ray:
-        places = _Places(
-            runs=store.root.absolute(),
-            root=data_root(root).absolute(),
-            mark=mark,
-            version=__version__,
-            cpus=cpus,
-            gpus=gpus,
-            own=tuple(own),
-        )
-        task = ray.remote(work).options(name="wildood run", num_cpus=cpus, num_gpus=gpus, max_retries=MOST_DEATHS)
-        running = {task.remote(experiment, places): experiment for experiment in waiting.values()}
-        elsewhere: list[Experiment] = []
-        ended: list[Result | Failure] = []
+    with _marker(store.root) as marker, connected(address, cpus, gpus) as ray:
+        paths = store.root.absolute(), data_root(root).absolute(), marker
+        task = _Task(*paths, version=__version__, cpus=cpus, gpus=gpus, own=tuple(own))
+        return work_off(waiting, store, RayPool(ray, store, task), on_end)
+
+
+class RayPool:
+    """Each run is one Ray task; Ray decides how many go on at once."""
+
+    def __init__(self, ray: ModuleType, store: RunStore, task: _Task) -> None:
+        self._ray, self._store, self._task = ray, store, task
+        options = {"name": "wildood run", "num_cpus": task.cpus, "num_gpus": task.gpus, "max_retries": MOST_DEATHS}
+        self._remote = ray.remote(work).options(**options)
+        self._running: dict[Any, Experiment] = {}
+
+    def submit(self, experiments: Sequence[Experiment]) -> None:
+        """Start a task for each run."""
+        self._running |= {self._remote.remote(each, self._task): each for each in experiments}
+
+    def finished(self, timeout: float) -> list[Finished]:
+        """The runs whose tasks have ended."""
+        if not self._running:
+            time.sleep(timeout)
+            return []
+        ready = self._ray.wait(list(self._running), timeout=timeout)[0]
+        return [(self._running[each], self._outcome(each, self._running.pop(each))) for each in ready]
+
+    def stop(self) -> None:
+        """Cancel the tasks that have not ended, which save their runs."""
+        for reference in self._running:
+            self._ray.cancel(reference)
+        if self._running:
+            self._ray.wait(list(self._running), num_returns=len(self._running), timeout=STOP_SECONDS)
+
+    def _outcome(self, reference: Any, experiment: Experiment) -> Result | Failure | None:
+        """The outcome of a task; None if another process is at its run."""
         try:
-            while running or elsewhere:
-                ready = _ready(ray, list(running))
-                for reference in ready:
-                    experiment = running.pop(reference)
-                    found = _outcome(ray, reference, experiment, store)
-                    if found is None:
-                        elsewhere.append(experiment)
-                    else:
-                        _warn_of_other_code(found)
-                        ended.append(found)
-                        told(found)
-                if not ready:  # other processes are at those; one of them may have been killed
-                    running |= {task.remote(experiment, places): experiment for experiment in elsewhere}
-                    elsewhere = []
-        except BaseException:
-            _stop(ray, list(running))
-            raise
-    return ended
+            outcome: Result | Failure | None = self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, InputError):
+                raise InputError(str(error.cause)) from None  # about this cluster: every run would fail alike
+            reason = f"{type(error.cause).__name__}: {' '.join(str(error.cause).split())}"
+            return self._add_failure(Failure(experiment, reason, _without_colours(str(error))))
+        except self._ray.exceptions.RayError as error:
+            reason = (
+                f"the worker died, and so did those that tried again ({type(error).__name__}), perhaps for lack of memory: "
+                "with more --cpus, fewer runs share a machine"
+            )
+            return self._add_failure(Failure(experiment, reason, _without_colours(str(error))))
+        code = (outcome.about or {}).get("code") if isinstance(outcome, Result) else None
+        if code is not None and code != code_version():
+            logger.warning("the run %s was made by other code of wildood (%s) than is here", experiment.name, code)
+        return outcome
+
+    def _add_failure(self, failure: Failure) -> Failure | None:
+        with self._store.claimed(failure.experiment) as mine:
+            if not mine:
+                return None
+            self._store.add_failure(failure)
+        return failure
 
 
-def work(experiment: Experiment, places: _Places) -> Result | Failure | None:
-    """What a worker does: one run; None if another process is at it, or has done it."""
-    if __version__ != places.version:
+def work(experiment: Experiment, task: _Task) -> Result | Failure | None:
+    """One run on a worker; None if another process is at it, or has done it."""
+    if __version__ != task.version:
         raise InputError(
-            f"the Ray node {platform.node()} has wildood {__version__}, this one {places.version}: install the same on all"
+            f"the Ray node {platform.node()} has wildood {__version__}, this one {task.version}: install the same on all"
         )
-    if not places.mark.exists():
+    if not task.marker.exists():
         raise InputError(
-            f"{places.runs} is another directory on the Ray node {platform.node()}: give --runs where all nodes see the same"
+            f"{task.runs} is another directory on the Ray node {platform.node()}: give --runs where all nodes see the same"
         )
-    if not places.gpus:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves it as it is; they are for those who asked
-    register(places.own)
-    torch.set_num_threads(places.cpus)
-    return run(experiment, RunStore(places.runs), places.root)
+    if not task.gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray would let the run see all GPUs
+    register(task.own)
+    torch.set_num_threads(task.cpus)
+    return run(experiment, RunStore(task.runs), task.root)
 
 
 @contextmanager
-def _marked(runs: Path) -> Iterator[Path]:
-    """A file in the directory of runs, while they go on, by which a worker knows that it sees the same directory."""
+def _marker(runs: Path) -> Iterator[Path]:
+    """A temporary file in the run directory, by which a worker recognises it."""
     try:
         runs.mkdir(parents=True, exist_ok=True)
-        file = NamedTemporaryFile(dir=runs, prefix="ray-")  # noqa: SIM115 - below; only this may fail as said here
+        file = NamedTemporaryFile(dir=runs, prefix="ray-")  # noqa: SIM115 - closed below; only this may fail
     except OSError as error:
         raise InputError(f"{runs} cannot be written to ({error.strerror}): give another --runs") from error
     with file:
         yield Path(file.name).absolute()
 
 
-def _ready(ray: ModuleType, references: list[Any]) -> list[Any]:
-    """Those of the tasks that have ended; waits a moment if there is none."""
-    if not references:
-        time.sleep(POLL)
-        return []
-    ready: list[Any] = ray.wait(references, timeout=POLL)[0]
-    return ready
-
-
-def _outcome(ray: ModuleType, reference: Any, experiment: Experiment, store: RunStore) -> Result | Failure | None:
-    """What a task found; None if its run has not ended, because another process is at it."""
-    try:
-        found: Result | Failure | None = ray.get(reference)
-        if found is None and store.is_done(experiment):
-            return store.result(experiment)
-        return found or store.failure(experiment)
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, InputError):
-            raise InputError(str(error.cause)) from None  # of this cluster: each run would say the same
-        said = f"{type(error.cause).__name__}: {' '.join(str(error.cause).split())}"
-        failure = Failure(experiment, said, _plain(str(error)))
-    except ray.exceptions.RayError as error:
-        said = (
-            f"the worker died, and so did those that tried again ({type(error).__name__}), perhaps for lack of memory: "
-            "with more --cpus, fewer runs share a machine"
-        )
-        failure = Failure(experiment, said, _plain(str(error)))
-    with store.claimed(experiment) as mine:
-        if not mine:
-            return None
-        store.add_failure(failure)
-    return failure
-
-
-def _plain(text: str) -> str:
-    """Without the colours of a terminal."""
+def _without_colours(text: str) -> str:
     return re.sub(r"\x1b\[[\d;]*m", "", text)
-
-
-def _warn_of_other_code(found: Result | Failure) -> None:
-    code = (found.about or {}).get("code") if isinstance(found, Result) else None
-    if code is not None and code != code_version():
-        logger.warning("the run %s was made by other code of wildood (%s) than is here", found.experiment.name, code)
-
-
-def _stop(ray: ModuleType, references: Sequence[Any]) -> None:
-    """Ask workers to save and stop, as Ctrl-C does, and wait for them."""
-    for reference in references:
-        ray.cancel(reference)
-    if references:
-        ray.wait(list(references), num_returns=len(references), timeout=TO_STOP)

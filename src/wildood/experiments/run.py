@@ -1,17 +1,16 @@
-"""One run: an experiment with a seed in, a stored result or a recorded failure out."""
+"""One run: an experiment in, a stored result or a recorded failure out."""
 
-import hashlib
 import os
 import platform
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,108 +28,201 @@ from wildood.detect.posthoc import posthoc
 from wildood.errors import CheckpointError, InputError, WildoodError
 from wildood.evaluate.metrics import accuracy, all_metrics, fpr_standard_error
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.results import Failure, OnOod, Result, result_json, result_of
-from wildood.experiments.split import Division, divide
-from wildood.experiments.starts import start_is_busy, starting_classifier, untrained_model
-from wildood.experiments.store import KNOWN, RunStore, Scores
-from wildood.methods.objective import Method
+from wildood.experiments.split import Split, load_split
+from wildood.experiments.starts import start_is_in_training, starting_classifier, untrained_model
+from wildood.experiments.store import KNOWN, Failure, OodMetrics, Result, RunStore, Scores
 from wildood.scores.score import Score
 from wildood.train.callbacks import OnEpoch
 from wildood.train.progress import logger
 
-PASSES = "passes"  # the folder beside the runs
-
+FEATURES = "passes"  # the folder of computed features in the run directory
+MOST_DEATHS = 3  # of the processes that do a run, before it counts as failed
 Array = np.ndarray[Any, Any]
 
 
-def in_features(model: nn.Module, parts: Division, runs: Path) -> tuple[nn.Module, Division]:
-    """The classifier's last layer, and the parts as features: to a score that reads logits and features, they are the same.
+class Outcome(NamedTuple):
+    """The result of an experiment, the scores of its test examples, and the detector."""
 
-    >>> import tempfile
-    >>> from wildood.experiments.split import divide
-    >>> from wildood.experiments.experiment import Experiment
-    >>> from wildood.models.small import SmallCNN
-    >>> parts = divide(Experiment("digits", ("digits",), method="energy"))
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     head, found = in_features(SmallCNN(classes=7), parts, Path(place))
-    >>> found.test_id[0].shape, head(torch.from_numpy(found.test_id[0])).shape
-    ((214, 64), torch.Size([214, 7]))
-    """
-    source = labelled_source(parts.labelled, "labelled")
-    classifier, _ = copy_classifier(model, source, parts.spec, None, uses_features=True)
-    head = head_of(classifier, source.gather(torch.arange(2))[0])
-    known = f"{model_fingerprint(classifier.model)} {parts.spec}"  # what decides the features, besides the images
-
-    def features(data: Source) -> Array:
-        return _kept(runs, f"{known}/{data.fingerprint()}", lambda: features_of(classifier, data))
-
-    def labelled(data: Any, name: str) -> tuple[Array, Array]:
-        examples = labelled_source(data, name)
-        return features(examples), all_labels(examples).numpy()
-
-    tests: Mapping[str, Array] = {name: features(unlabelled_source(test, name)) for name, test in parts.tests.items()}
-    validation, wild = parts.validation_ood, parts.wild
-    return head.model.eval(), replace(
-        parts,
-        labelled=labelled(parts.labelled, "labelled"),
-        holdout=labelled(parts.holdout, "holdout"),
-        test_id=labelled(parts.test_id, "test"),
-        tests=tests,
-        validation_ood=None if validation is None else features(unlabelled_source(validation, "validation")),
-        spec=None,
-        wild=None if wild is None else WildMixture(id=features(wild.id), ood=features(wild.ood), pi=wild.pi),
-    )
-
-
-def _kept(runs: Path, what: str, make: Callable[[], Array]) -> Array:
-    """An array that is made once, by whichever process comes first."""
-    path = runs / PASSES / f"{hashlib.sha256(what.encode()).hexdigest()[:16]}.npz"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with locked(path.with_suffix(".lock"), waiting="another process makes a pass that is needed here: waiting for it"):
-        if not path.exists():
-            write_array_file(path, features=make())
-    with np.load(path) as file:
-        return np.asarray(file["features"])
-
-
-MOST_DEATHS = 3  # of the process that does a run, before it counts as failed
+    result: Result
+    scores: Scores
+    detector: Detector
 
 
 def run(
     experiment: Experiment, store: RunStore, root: str | Path | None = None, on_epoch: OnEpoch | None = None
 ) -> Result | Failure | None:
-    """Do a run and keep what it found, or why it failed; None if another process is at it, or has done it.
+    """Do a run and store its result or its failure; None if another process is at it, or has done it.
 
-    A run that was cut off goes on from its last checkpoint.
+    A run that was interrupted resumes from its last checkpoint.
     """
-    if start_is_busy(experiment, store.root):
-        return None  # which another process trains: there may be other things to do
+    if start_is_in_training(experiment, store.root):
+        return None
     with store.claimed(experiment) as mine:
-        if not mine or store.is_done(experiment) or store.failure(experiment) is not None:
+        if not mine or store.outcome(experiment) is not None:
             return None
         with store.attempt(experiment) as died:
             if died >= MOST_DEATHS:
                 return _failed(experiment, store, f"its process died {died} times, perhaps for lack of memory", "")
             try:
                 try:
-                    result, scores = _perform(experiment, store, root, on_epoch)
+                    outcome = perform(experiment, store.root, root, store.training(experiment), on_epoch)
                 except CheckpointError as error:
                     logger.warning("%s starts again from its beginning: %s", experiment.name, error)
                     store.clear_training(experiment)
-                    result, scores = _perform(experiment, store, root, on_epoch)
-                _check_readable(result)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the other runs go on, and it is told
+                    outcome = perform(experiment, store.root, root, store.training(experiment), on_epoch)
+                _check_readable(outcome.result)
+            except Exception as error:  # noqa: BLE001 - recorded as a failure; the other runs go on
                 return _failed(experiment, store, _in_one_line(error), traceback.format_exc())
-            store.add(result, scores)
-            return result
+            store.add(outcome.result, outcome.scores)
+            return outcome.result
+
+
+def perform(
+    experiment: Experiment,
+    runs: Path,
+    root: str | Path | None = None,
+    checkpoints: Path | None = None,
+    on_epoch: OnEpoch | None = None,
+    split: Split | None = None,
+) -> Outcome:
+    """Train and test: the experiment's method on its starting classifier, which is kept in `runs`.
+
+    `split` replaces the experiment's own, to develop on validation data.
+    """
+    split = load_split(experiment, root) if split is None else split
+    recipe = experiment.recipe()
+    if experiment.protocol == "as_published" and experiment.trains and not experiment.uses_wild:
+        model = untrained_model(experiment, split.classes)  # the published GODIN is trained from scratch
+    else:
+        model = starting_classifier(experiment, split, runs, root, on_epoch)
+    if isinstance(recipe, Score) and not recipe.needs.gradients:
+        model, split = to_features(model, split, runs)
+    began = time.monotonic()  # after what is shared with other runs
+    detector = _detector(experiment, model, split, checkpoints, on_epoch)
+    tests, on_id, scores = measure_detector(detector, split)
+    result = Result(
+        experiment,
+        tests,
+        **on_id,
+        **(_validation(detector) if experiment.trains else {}),
+        chosen=detector.record.get("chosen") or None,
+        history=detector.history or (),
+        seconds=round(time.monotonic() - began, 2),
+        about={**_about(), "split": split.record, "kept_epoch": detector.record.get("kept_epoch")},
+    )
+    return Outcome(result, scores, detector)
+
+
+def to_features(model: nn.Module, split: Split, runs: Path) -> tuple[nn.Module, Split]:
+    """The last layer of a classifier, and the split as its features, which are computed once for all scores.
+
+    >>> import tempfile
+    >>> from wildood.models.small import SmallCNN
+    >>> split = load_split(Experiment("digits", ("digits",), method="energy"))
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     head, features = to_features(SmallCNN(classes=7), split, Path(place))
+    >>> features.test_id[0].shape, head(torch.from_numpy(features.test_id[0])).shape
+    ((214, 64), torch.Size([214, 7]))
+    """
+    source = labelled_source(split.labelled, "labelled")
+    classifier, _ = copy_classifier(model, source, split.spec, None, uses_features=True)
+    head = head_of(classifier, source.gather(torch.arange(2))[0])
+    network = f"{model_fingerprint(classifier.model)} {split.spec}"
+
+    def features(data: Source) -> Array:
+        return _computed_once(runs, f"{network}/{data.fingerprint()}", lambda: features_of(classifier, data))
+
+    def labelled(data: Any, name: str) -> tuple[Array, Array]:
+        examples = labelled_source(data, name)
+        return features(examples), all_labels(examples).numpy()
+
+    validation, wild = split.validation_ood, split.wild
+    return head.model.eval(), replace(
+        split,
+        labelled=labelled(split.labelled, "labelled"),
+        holdout=labelled(split.holdout, "holdout"),
+        test_id=labelled(split.test_id, "test"),
+        tests={name: features(unlabelled_source(test, name)) for name, test in split.tests.items()},
+        validation_ood=None if validation is None else features(unlabelled_source(validation, "validation")),
+        spec=None,
+        wild=None if wild is None else WildMixture(id=features(wild.id), ood=features(wild.ood), pi=wild.pi),
+    )
+
+
+def _computed_once(runs: Path, key: str, compute: Callable[[], Array]) -> Array:
+    """An array that is computed by whichever process comes first."""
+    path = runs / FEATURES / f"{sha256(key.encode()).hexdigest()[:16]}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path.with_suffix(".lock"), waiting="another process computes features that are needed here: waiting for it"):
+        if not path.exists():
+            write_array_file(path, features=compute())
+    with np.load(path) as file:
+        return np.asarray(file["features"])
+
+
+def _detector(
+    experiment: Experiment, model: nn.Module, split: Split, checkpoints: Path | None, on_epoch: OnEpoch | None
+) -> Detector:
+    """The method on the starting classifier, by the rules of the protocol."""
+    recipe, published = experiment.recipe(), experiment.protocol == "as_published"
+    data: dict[str, Any] = {"labelled": split.labelled, "wild": split.wild, "holdout": split.holdout, "input": split.spec}
+    if isinstance(recipe, Score):
+        return posthoc(model, recipe, **data, ood=split.validation_ood if published else None, seed=experiment.seed)
+    chooses = published and experiment.uses_wild
+    return fit(
+        model,
+        **data,
+        method=recipe,
+        schedule=experiment.schedule,
+        # Without wild data the last epoch is kept in any case, and "best" lets half of the holdout choose an epsilon.
+        keep="as_published" if chooses else experiment.keep if experiment.uses_wild else "best",
+        ood=split.validation_ood if chooses else None,
+        run_dir=checkpoints,
+        seed=experiment.seed,
+        verbose=False,
+        on_epoch=on_epoch,
+    )
+
+
+def _validation(detector: Detector) -> dict[str, Any]:
+    """What may choose among settings: the metrics of the kept weights on validation data."""
+    start, kept = detector.history[0], detector.history[detector.record["kept_epoch"]]
+    lost = {"accuracy_lost": start["accuracy"] - kept["accuracy"]}
+    return lost | ({"acceptance": kept["acceptance"]} if "acceptance" in kept else {})
+
+
+def measure_detector(detector: Detector, split: Split) -> tuple[dict[str, OodMetrics], dict[str, Any], Scores]:
+    """The metrics on each OOD test set and on the ID test set, and the scores of all test examples."""
+    id_scores, classes = detector.score_and_classify(examples_of(split.test_id))
+    labels = all_labels(labelled_source(split.test_id, "test")).numpy()
+    tests, scores = {}, {KNOWN: id_scores.astype(np.float32)}
+    for name, test in split.tests.items():
+        ood_scores, ood_classes = detector.score_and_classify(test)
+        metrics = all_metrics(id_scores, ood_scores)
+        tests[name] = OodMetrics(
+            fpr95=metrics.fpr_at_tpr,
+            fpr95_error=fpr_standard_error(id_scores, ood_scores),
+            auroc=metrics.auroc,
+            aupr_in=metrics.aupr_in,
+            aupr_out=metrics.aupr_out,
+            accepted=float(np.mean(detector.accepts(ood_scores, ood_classes))),
+            examples=len(ood_scores),
+        )
+        scores[name] = ood_scores.astype(np.float32)
+    on_id = {
+        "accuracy": accuracy(classes, labels),
+        "false_alarms": float(np.mean(~detector.accepts(id_scores, classes))),
+        "examples": len(id_scores),
+    }
+    return tests, on_id, scores
 
 
 def _check_readable(result: Result) -> None:
-    """Refuse what could be written and not be read: the run would count as not done, and be done again without end."""
+    """Raise an error if the result could be written but not read: the run would be repeated for ever."""
     try:
-        result_of(result.experiment, result_json(result))
+        Result.from_json(result.experiment, result.to_json())
     except (InputError, TypeError) as error:
-        raise InputError(f"what {result.experiment.method} found cannot be kept ({error}): mend the method") from error
+        raise InputError(f"what {result.experiment.method} found cannot be stored ({error}): correct the method") from error
 
 
 def _failed(experiment: Experiment, store: RunStore, error: str, trace: str) -> Failure:
@@ -139,94 +231,8 @@ def _failed(experiment: Experiment, store: RunStore, error: str, trace: str) -> 
     return failure
 
 
-def _perform(
-    experiment: Experiment,
-    store: RunStore,
-    root: str | Path | None,
-    on_epoch: OnEpoch | None,
-) -> tuple[Result, Scores]:
-    parts = divide(experiment, root)
-    recipe = experiment.recipe()
-    if experiment.protocol == "as_published" and experiment.trains and not experiment.uses_wild:
-        model = untrained_model(experiment, parts.classes)  # the published GODIN is trained from scratch
-    else:
-        model = starting_classifier(experiment, parts, store.root, root, on_epoch)
-    if isinstance(recipe, Score) and not recipe.needs.gradients:
-        model, parts = in_features(model, parts, store.root)
-    began = time.monotonic()  # what is shared with other runs is not this one's
-    detector = _detector(experiment, recipe, model, parts, store.training(experiment), on_epoch)
-    tests, known, scores = _measured(detector, parts)
-    return Result(
-        experiment,
-        tests,
-        **known,
-        **(_at_end(detector) if experiment.trains else {}),
-        chosen=detector.record.get("chosen") or None,
-        history=detector.history or (),
-        seconds=round(time.monotonic() - began, 2),
-        about={**_about(), "split": parts.record, "kept_epoch": detector.record.get("kept_epoch")},
-    ), scores
-
-
-def _detector(
-    experiment: Experiment, recipe: Method | Score, model: nn.Module, parts: Division, place: Path, on_epoch: OnEpoch | None
-) -> Detector:
-    """What the method makes of the starting classifier, by the rules of the protocol."""
-    published = experiment.protocol == "as_published"
-    given: dict[str, Any] = {"labelled": parts.labelled, "wild": parts.wild, "holdout": parts.holdout, "input": parts.spec}
-    if isinstance(recipe, Score):
-        return posthoc(model, recipe, **given, ood=parts.validation_ood if published else None, seed=experiment.seed)
-    chooses = published and experiment.uses_wild
-    return fit(
-        model,
-        **given,
-        method=recipe,
-        schedule=experiment.schedule,
-        # Without wild data the last epoch is kept in any case, and "best" lets half of the holdout choose an epsilon.
-        keep="as_published" if chooses else experiment.keep if experiment.uses_wild else "best",
-        ood=parts.validation_ood if chooses else None,
-        run_dir=place,
-        seed=experiment.seed,
-        verbose=False,
-        on_epoch=on_epoch,
-    )
-
-
-def _at_end(detector: Detector) -> dict[str, Any]:
-    """What may choose among settings: what data set aside said of the weights that were kept."""
-    start, kept = detector.history[0], detector.history[detector.record["kept_epoch"]]
-    found = {"accuracy_lost": start["accuracy"] - kept["accuracy"]}
-    return found | ({"acceptance": kept["acceptance"]} if "acceptance" in kept else {})
-
-
-def _measured(detector: Detector, parts: Division) -> tuple[dict[str, OnOod], dict[str, Any], Scores]:
-    """Every number, and every score, on the test examples."""
-    id_scores, classes = detector.score_and_classify(examples_of(parts.test_id))
-    labels = all_labels(labelled_source(parts.test_id, "test")).numpy()
-    tests, scores = {}, {KNOWN: id_scores.astype(np.float32)}
-    for name, test in parts.tests.items():
-        ood_scores, ood_classes = detector.score_and_classify(test)
-        found = all_metrics(id_scores, ood_scores)
-        tests[name] = OnOod(
-            fpr95=found.fpr_at_tpr,
-            fpr95_error=fpr_standard_error(id_scores, ood_scores),
-            auroc=found.auroc,
-            aupr_in=found.aupr_in,
-            aupr_out=found.aupr_out,
-            accepted=float(np.mean(detector.accepts(ood_scores, ood_classes))),
-            examples=len(ood_scores),
-        )
-        scores[name] = ood_scores.astype(np.float32)
-    known = {
-        "accuracy": accuracy(classes, labels),
-        "false_alarms": float(np.mean(~detector.accepts(id_scores, classes))),
-        "examples": len(id_scores),
-    }
-    return tests, known, scores
-
-
 def _about() -> dict[str, Any]:
-    """What else decided the numbers, or may explain them: versions, hardware, time."""
+    """What else may explain the numbers: versions, hardware, time."""
     return {
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
@@ -242,7 +248,7 @@ def _about() -> dict[str, Any]:
 
 @cache
 def code_version() -> str:
-    """A hash of the source of wildood, which says more than a version number while it is being developed.
+    """A hash of the source of wildood: more precise than a version number during development.
 
     >>> len(code_version())
     12
@@ -252,5 +258,5 @@ def code_version() -> str:
 
 
 def _in_one_line(error: Exception) -> str:
-    said = " ".join(str(error).split())
-    return said if isinstance(error, WildoodError) else f"{type(error).__name__}: {said}"
+    text = " ".join(str(error).split())
+    return text if isinstance(error, WildoodError) else f"{type(error).__name__}: {text}"

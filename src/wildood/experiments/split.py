@@ -1,11 +1,12 @@
-"""The split of an experiment's sets into training, wild, holdout and test parts."""
+"""The data of an experiment: its sets, split into labelled, wild, holdout and test examples."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from wildood.data.catalog import open_set
@@ -15,143 +16,166 @@ from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.data.named_sets import find_set
 from wildood.data.sources import Part, Source
-from wildood.data.splits import OOD_TRAINING, Numbers, Split, paper_split
+from wildood.data.splits import OOD_TRAINING, Numbers, SplitIndices, paper_split
 from wildood.data.validation import unlabelled_source
 from wildood.data.wild import WildMixture
 from wildood.errors import InputError
-from wildood.experiments import digits
 from wildood.experiments.experiment import FINGERPRINT, Experiment
 
 ID_ARRAYS = {"train": "train_images,train_labels", "test": "test_images,test_labels"}
 RANDOM_IMAGES_SHARE = 0.99  # of 300K Random Images for training
+DIGITS_SPEC = InputSpec(mean=(0.5,), std=(0.5,))
+DIGITS_CLASSES, DIGITS_PI = 7, 0.1
+LABELLED, WILD, HOLDOUT = 450, 400, 200  # ID digits; the other 214 are test examples
+TestPart = Literal["test", "validation"]
 
 
 @dataclass(frozen=True, eq=False)
-class Division:
-    """No example is in two of them, except that `everything` is the whole ID training set.
+class Split:
+    """The data of one run. No example is in two parts, except that `id_train` is the whole ID training set.
 
     Attributes:
-        everything: what a starting classifier trained on "all" has seen.
         labelled: ID examples with their classes.
         wild: the mixture; None for a run with ID data only.
-        holdout: ID examples with their classes that the starting classifier has not seen.
+        holdout: ID examples with their classes that the starting classifier has not been trained on.
         test_id: ID test examples with their classes.
         tests: the test examples of each OOD set.
-        validation_ood: OOD examples for the released protocol's choice; None where there is none.
-        classes: how many the ID set has.
+        classes: how many classes the ID set has.
         spec: how images become the network's input; None for features.
-        record: for each OOD set, how many examples each part has, and a hash of which.
+        id_train: the training set of a starting classifier with start="all".
+        validation_ood: OOD examples by which the released protocol chooses; None where there are none.
+        record: for each OOD set, the size of each part and a hash of its examples.
     """
 
-    everything: Any
     labelled: Any
     wild: WildMixture | None
     holdout: Any
     test_id: Any
     tests: Mapping[str, Any]
-    validation_ood: Any
     classes: int
     spec: InputSpec | None
-    record: Mapping[str, Any]
+    id_train: Any = None
+    validation_ood: Any = None
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def test_ood(self) -> Any:
+        """The test examples of the OOD set, where there is one only."""
+        (test,) = self.tests.values()
+        return test
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How many examples an experiment's sets have, as far as is known without opening them."""
+    """How many examples the sets of an experiment have."""
 
     id_train: int
     id_test: int
     ood: Mapping[str, int | tuple[int, int]]
 
+    def indices(self, experiment: Experiment, ood: str) -> SplitIndices:
+        """Which examples of the ID sets and of one OOD set each part has."""
+        return paper_split(
+            self.id_train,
+            self.id_test,
+            self.ood[ood],
+            experiment.seed,
+            ood_share=RANDOM_IMAGES_SHARE if ood == "300k" else OOD_TRAINING,
+            holdout_from_test=_takes_test_holdout(experiment),
+        )
 
-def divide(experiment: Experiment, root: str | Path | None = None) -> Division:
-    """Open an experiment's sets and divide them.
 
-    >>> parts = divide(Experiment("digits", ("digits",), "digits", 0.2))
-    >>> len(parts.labelled[0]), parts.wild.pi, {name: len(test) for name, test in parts.tests.items()}
+def load_split(experiment: Experiment, root: str | Path | None = None) -> Split:
+    """Open the sets of an experiment and split them.
+
+    >>> split = load_split(Experiment("digits", ("digits",), "digits", 0.2))
+    >>> len(split.labelled[0]), split.wild.pi, {name: len(test) for name, test in split.tests.items()}
     (450, 0.2, {'digits': 160})
     """
     if experiment.id == "digits":
-        return _digits(experiment)
+        check_digits(experiment)
+        return digits_split(experiment.seed, pi=experiment.pi)
     published = experiment.protocol == "as_published"
     train, test = (_open(f"{experiment.id}:{part}", root, as_published=published) for part in ("train", "test"))
-    _refuse_unlabelled(train, test)
+    for images in (train, test):
+        if images.labels is None:
+            raise InputError(f"{images.where} has no classes: an experiment's ID set needs them")
     sets = {name: _open_ood(name, root, as_published=published) for name in ood_names(experiment)}
     counts = Counts(len(train), len(test), {name: _lengths(images) for name, images in sets.items()})
-    splits = {name: split_of(experiment, counts, name) for name in sets}
-    split = splits[experiment.wild or experiment.test[0]]  # of the ID sets: that of the OOD set in the wild
+    indices = {name: counts.indices(experiment, name) for name in sets}
+    chosen = indices[experiment.wild or experiment.test[0]]  # of the ID sets: that of the OOD set in the wild
     wild = validation = None
     if experiment.wild is not None:
         images = sets[experiment.wild][0]
-        wild = WildMixture(_part(train, split.wild_id), _part(images, split.wild_ood), experiment.pi)
-        validation = _part(images, split.validation_ood)
-    return Division(
-        everything=train,
-        labelled=_part(train, split.labelled),
+        wild = WildMixture(_part(train, chosen.wild_id), _part(images, chosen.wild_ood), experiment.pi)
+        validation = _part(images, chosen.validation_ood)
+
+    def ood_test(name: str) -> Source:
+        images = sets[name]
+        return _part(images[-1], indices[name].test_ood) if tests_part_only(experiment, name, counts) else images[0]
+
+    return Split(
+        labelled=_part(train, chosen.labelled),
         wild=wild,
-        holdout=_part(test if takes_test_holdout(experiment) else train, split.holdout),
-        test_id=test if takes_whole_test_set(experiment) else _part(test, split.test_id),
-        tests={name: _test_part(experiment, name, sets[name], splits[name]) for name in experiment.test},
-        validation_ood=validation,
+        holdout=_part(test if _takes_test_holdout(experiment) else train, chosen.holdout),
+        test_id=test if tests_whole_id_set(experiment) else _part(test, chosen.test_id),
+        tests={name: ood_test(name) for name in experiment.test},
         classes=_classes(train),
         spec=InputSpec(mean=experiment.mean, std=experiment.std),
-        record={name: each.record() for name, each in splits.items()},
+        id_train=train,
+        validation_ood=validation,
+        record={name: each.record() for name, each in indices.items()},
     )
 
 
-def classes_of(experiment: Experiment, root: str | Path | None = None) -> int:
-    """How many classes the ID set has.
+def digits_split(seed: int, part: TestPart = "test", pi: float = DIGITS_PI) -> Split:
+    """scikit-learn's digits, real scans of 8 x 8 pixels: 0 to 6 are ID, 7 to 9 are OOD (70 % wild, 30 % test).
 
-    >>> classes_of(Experiment("digits", ("digits",), method="energy"))
-    7
+    The test examples are the same for every seed. With `part="validation"`, for development, they are not used: a third
+    of the wild ID and 30 % of the wild OOD examples take their place. With pi = 0, there is no wild data.
+
+    >>> split = digits_split(seed=0)
+    >>> [len(part) for part in (split.labelled[0], split.wild.id, split.holdout[0], split.test_id[0], split.test_ood)]
+    [450, 400, 200, 214, 160]
     """
-    return digits.KNOWN if experiment.id == "digits" else _classes(_open(f"{experiment.id}:train", root))
-
-
-def _classes(train: Images) -> int:
-    return len(train.classes) or int(np.max(np.asarray(train.labels))) + 1
-
-
-def takes_test_holdout(experiment: Experiment) -> bool:
-    """Whether the holdout must come from the ID test set: where the starting classifier has seen the ID training set."""
-    return experiment.start != "labelled" or experiment.protocol == "as_published"
-
-
-def split_of(experiment: Experiment, counts: Counts, ood: str) -> Split:
-    """Which examples of the ID sets and of one OOD set are for what."""
-    return paper_split(
-        counts.id_train,
-        counts.id_test,
-        counts.ood[ood],
-        experiment.seed,
-        ood_share=RANDOM_IMAGES_SHARE if ood == "300k" else OOD_TRAINING,
-        holdout_from_test=takes_test_holdout(experiment),
+    images, labels = _scans()
+    fixed, rng = np.random.default_rng(0), np.random.default_rng(seed)
+    known = fixed.permutation(np.flatnonzero(labels < DIGITS_CLASSES))
+    unknown = fixed.permutation(np.flatnonzero(labels >= DIGITS_CLASSES))
+    id_train, ood_train = LABELLED + WILD + HOLDOUT, int(0.7 * len(unknown))
+    test_id, test_ood = known[id_train:], unknown[ood_train:]
+    known, wild_ood = rng.permutation(known[:id_train]), rng.permutation(unknown[:ood_train])
+    labelled, wild_id, holdout = np.split(known, [LABELLED, LABELLED + WILD])
+    if part == "validation":
+        test_id, wild_id = np.split(wild_id, [130])
+        test_ood, wild_ood = np.split(wild_ood, [int(0.3 * ood_train)])
+    indices = {"labelled": labelled, "holdout": holdout, "test_id": test_id}
+    indices |= {"wild_id": wild_id, "wild_ood": wild_ood, "test_ood": test_ood}
+    sources = {name: unlabelled_source(images[numbers], name) for name, numbers in indices.items()}
+    record = {name: {"count": len(source), "hash": source.fingerprint()} for name, source in sources.items()}
+    return Split(
+        labelled=(images[labelled], labels[labelled]),
+        wild=WildMixture(id=images[wild_id], ood=images[wild_ood], pi=pi) if pi > 0 else None,
+        holdout=(images[holdout], labels[holdout]),
+        test_id=(images[test_id], labels[test_id]),
+        tests={"digits": images[test_ood]},
+        classes=DIGITS_CLASSES,
+        spec=DIGITS_SPEC,
+        record={"digits": record},
     )
 
 
-def check_sets(experiments: Sequence[Experiment], root: str | Path | None = None) -> None:
-    """Open every set that some experiments need, once: one that is missing, or weights, is told before anything is run."""
-    for start in start_files(experiments):
-        file_below(start, root)
-    for name in dict.fromkeys(each.id for each in experiments if each.id != "digits"):
-        for part in ("train", "test"):
-            _open(f"{name}:{part}", root)
-    for name in dict.fromkeys(name for each in experiments if each.id != "digits" for name in ood_names(each)):
-        _open_ood(name, root)
-
-
-def start_files(experiments: Sequence[Experiment]) -> list[str]:
-    """The files of weights below the data root that some experiments start from, each once.
-
-    >>> start_files([Experiment("cifar10", ("svhn",), method="energy", start=start) for start in ("all", "a.safetensors")])
-    ['a.safetensors']
-    """
-    found = dict.fromkeys(each.start for each in experiments if each.pretraining is None)
-    return [start for start in found if not start.startswith(FINGERPRINT)]
+def _scans() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    try:
+        from sklearn.datasets import load_digits  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise InputError("the digits are inside scikit-learn: pip install scikit-learn") from error
+    scans, labels = load_digits(return_X_y=True)
+    return (scans.reshape(-1, 8, 8, 1) * (255 / 16)).round().astype(np.uint8), labels.astype(np.int64)
 
 
 def check_digits(experiment: Experiment) -> None:
-    """Refuse what cannot be asked of the digits."""
+    """Raise an error if an experiment on digits asks for another OOD set, protocol or starting classifier."""
     if experiment.test != ("digits",) or experiment.wild not in {None, "digits"} or experiment.protocol != "honest":
         raise InputError("the digits are their own OOD set: give wild and test as digits, and the honest protocol")
     if experiment.start != "labelled":
@@ -160,29 +184,13 @@ def check_digits(experiment: Experiment) -> None:
         )
 
 
-def _digits(experiment: Experiment) -> Division:
-    check_digits(experiment)
-    parts = digits.digits(experiment.seed)
-    wild = None if experiment.wild is None else WildMixture(parts.wild.id, parts.wild.ood, experiment.pi)
-    sources = {
-        **{name: unlabelled_source(getattr(parts, name)[0], name) for name in ("labelled", "holdout", "test_id")},
-        "wild_id": parts.wild.id,
-        "wild_ood": parts.wild.ood,
-        "test_ood": unlabelled_source(parts.test_ood, "test_ood"),
-    }
-    record = {name: {"count": len(source), "hash": source.fingerprint()} for name, source in sources.items()}
-    return Division(
-        everything=parts.labelled,
-        labelled=parts.labelled,
-        wild=wild,
-        holdout=parts.holdout,
-        test_id=parts.test_id,
-        tests={"digits": parts.test_ood},
-        validation_ood=None,
-        classes=digits.KNOWN,
-        spec=digits.SPEC,
-        record={"digits": record},
-    )
+def class_count(experiment: Experiment, root: str | Path | None = None) -> int:
+    """The number of classes of the ID set.
+
+    >>> class_count(Experiment("digits", ("digits",), method="energy"))
+    7
+    """
+    return DIGITS_CLASSES if experiment.id == "digits" else _classes(_open(f"{experiment.id}:train", root))
 
 
 def ood_names(experiment: Experiment) -> list[str]:
@@ -194,20 +202,57 @@ def ood_names(experiment: Experiment) -> list[str]:
     return list(dict.fromkeys([*([] if experiment.wild is None else [experiment.wild]), *experiment.test]))
 
 
+def start_files(experiments: Sequence[Experiment]) -> list[str]:
+    """The weight files below the data root that some experiments start from, each once.
+
+    >>> start_files([Experiment("cifar10", ("svhn",), method="energy", start=start) for start in ("all", "a.safetensors")])
+    ['a.safetensors']
+    """
+    files = dict.fromkeys(each.start for each in experiments if each.pretraining is None)
+    return [start for start in files if not start.startswith(FINGERPRINT)]
+
+
+def check_sets(experiments: Sequence[Experiment], root: str | Path | None = None) -> None:
+    """Open each set and find each weight file that some experiments need: what is missing is an error before any run."""
+    for start in start_files(experiments):
+        data_file(start, root)
+    others = [each for each in experiments if each.id != "digits"]
+    for name in dict.fromkeys(each.id for each in others):
+        for part in ("train", "test"):
+            _open(f"{name}:{part}", root)
+    for name in dict.fromkeys(name for each in others for name in ood_names(each)):
+        _open_ood(name, root)
+
+
+def data_file(name: str, root: str | Path | None) -> Path:
+    """The path of a file below the data root, which must exist."""
+    path = data_root(root) / name
+    if not path.exists():
+        raise InputError(f"{path} is not there: give the directory that holds it with --data-root")
+    return path
+
+
+def tests_whole_id_set(experiment: Experiment) -> bool:
+    """The released code tests runs with another OOD set in the wild on all of the ID test set, the holdout included."""
+    return experiment.protocol == "as_published" and not experiment.stationary
+
+
+def tests_part_only(experiment: Experiment, name: str, counts: Counts) -> bool:
+    """Whether only the test part of an OOD set is used, because it is in the wild, stationary, or has official parts."""
+    return experiment.stationary or name == experiment.wild or isinstance(counts.ood[name], tuple)
+
+
+def _takes_test_holdout(experiment: Experiment) -> bool:
+    """Whether the holdout comes from the ID test set, because the starting classifier has seen the ID training set."""
+    return experiment.start != "labelled" or experiment.protocol == "as_published"
+
+
 def _open(text: str, root: str | Path | None, *, as_published: bool = False) -> Images:
     """`name:part` of a named set, or of a file below the data root."""
     name, _, part = text.partition(":")
     if not name.endswith(".npz"):
         return open_set(text, root, as_published=as_published)
-    return open_images(f"{file_below(name, root)}:{ID_ARRAYS.get(part, part)}")
-
-
-def file_below(name: str, root: str | Path | None) -> Path:
-    """A file of the data root, which must be there."""
-    path = data_root(root) / name
-    if not path.exists():
-        raise InputError(f"{path} is not there: give the directory that holds it with --data-root")
-    return path
+    return open_images(f"{data_file(name, root)}:{ID_ARRAYS.get(part, part)}")
 
 
 def _open_ood(name: str, root: str | Path | None, *, as_published: bool = False) -> tuple[Images, ...]:
@@ -222,27 +267,9 @@ def _lengths(images: tuple[Images, ...]) -> int | tuple[int, int]:
     return len(images[0]) if len(images) == 1 else (len(images[0]), len(images[1]))
 
 
-def takes_whole_test_set(experiment: Experiment) -> bool:
-    """The released code tests runs with another OOD set in the wild on all of the ID test set, the holdout included."""
-    return experiment.protocol == "as_published" and not experiment.stationary
-
-
-def only_test_part(experiment: Experiment, name: str, count: int | tuple[int, int]) -> bool:
-    """Whether only a part of an OOD set is tested on: of the set in the wild, in a run without, or an official part."""
-    return experiment.stationary or name == experiment.wild or isinstance(count, tuple)
-
-
-def _test_part(experiment: Experiment, name: str, images: tuple[Images, ...], split: Split) -> Source:
-    if only_test_part(experiment, name, _lengths(images)):
-        return _part(images[-1], split.test_ood)
-    return images[0]
+def _classes(train: Images) -> int:
+    return len(train.classes) or int(np.max(np.asarray(train.labels))) + 1
 
 
 def _part(images: Images, numbers: Numbers) -> Source:
     return Part(images, torch.from_numpy(numbers))
-
-
-def _refuse_unlabelled(*sets: Images) -> None:
-    for images in sets:
-        if images.labels is None:
-            raise InputError(f"{images.where} has no classes: an experiment's ID set needs them")

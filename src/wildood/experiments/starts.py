@@ -1,4 +1,4 @@
-"""The starting classifier of an experiment: trained once, kept beside the runs, and shared by all that start from it."""
+"""The starting classifier of an experiment: trained once, kept in the run directory, shared by all that start from it."""
 
 import hashlib
 import json
@@ -12,41 +12,42 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from wildood.data.files import data_root, digest, dump_tensors, locked, write_atomically
+from wildood.data.files import data_root, digest, dump_tensors, is_held, locked, write_atomically
 from wildood.data.validation import labelled_source
 from wildood.detect.pretrain import pretrain
 from wildood.errors import InputError
 from wildood.experiments.experiment import FINGERPRINT, Experiment
-from wildood.experiments.split import Division, classes_of
+from wildood.experiments.split import Split, class_count
 from wildood.models.shipped import build_model
 from wildood.train.callbacks import OnEpoch
 from wildood.train.progress import logger
 
-STARTS, WEIGHTS = "starts", "weights.safetensors"  # the folder beside the runs, and the file in it
+STARTS, WEIGHTS = "starts", "weights.safetensors"  # the folder in the run directory, and the file in it
 CONVERT = "safetensors.torch.save_file(model.state_dict(), FILE) writes such a file"
 
 
 def starting_classifier(
-    experiment: Experiment, parts: Division, runs: Path, root: str | Path | None = None, on_epoch: OnEpoch | None = None
+    experiment: Experiment, split: Split, runs: Path, root: str | Path | None = None, on_epoch: OnEpoch | None = None
 ) -> nn.Module:
-    """The network with its weights: from a file, or trained here, by whichever process comes first."""
-    model = untrained_model(experiment, parts.classes)
+    """The network with its weights: from a file, or trained here by whichever process comes first."""
+    model = untrained_model(experiment, split.classes)
     if experiment.pretraining is None:
         path = _weights_file(experiment, runs, root)
-        _refuse_other_weights(experiment, path, runs)
+        _check_fingerprint(experiment, path, runs)
         return _with_weights(model, path)
-    weights = _weights(experiment, runs)
+    weights = _trained_weights(experiment, runs)
     place = weights.parent
     place.mkdir(parents=True, exist_ok=True)
-    _refuse_other_data(experiment, parts, place)
+    data = split.labelled if experiment.start == "labelled" else split.id_train
+    _check_training_data(experiment, labelled_source(data, "labelled").fingerprint(), place)
     with locked(place / "lock", waiting="another process trains the starting classifier: waiting for it"):
         if not weights.exists():
             logger.info("training the starting classifier (%s)", place)
             trained = pretrain(
                 model,
-                parts.labelled if experiment.start == "labelled" else parts.everything,
+                data,
                 schedule=experiment.pretraining,
-                input=parts.spec,
+                input=split.spec,
                 run_dir=place / "training",
                 seed=_seed(experiment),
                 verbose=False,
@@ -56,10 +57,10 @@ def starting_classifier(
     return _with_weights(model, weights)
 
 
-def with_start(experiments: Sequence[Experiment], path: Path) -> list[Experiment]:
-    """The same experiments from the weights of a file, which they know by its content, wherever it is.
+def start_from(experiments: Sequence[Experiment], path: Path) -> list[Experiment]:
+    """The same experiments from the weights of a file, which they name by its content.
 
-    >>> with_start([], Path("nowhere.safetensors"))
+    >>> start_from([], Path("nowhere.safetensors"))
     Traceback (most recent call last):
     wildood.errors.InputError: the weights nowhere.safetensors cannot be read (there is no such file): give a file ...
     """
@@ -71,20 +72,20 @@ def with_start(experiments: Sequence[Experiment], path: Path) -> list[Experiment
 def check_starts(
     experiments: Sequence[Experiment], runs: Path, root: str | Path | None = None, file: Path | None = None
 ) -> None:
-    """Refuse weights that do not fit their network before anything is run; `file` is what `with_start` has read."""
+    """Raise an error if weights do not fit their network, before anything is run; `file` is that of `start_from`."""
     checked = set()
     for each in experiments:
         network = f"{each.id} {each.model} {each.model_settings} {each.start}"
         if each.pretraining is None and network not in checked:
             path = _weights_file(each, runs, root) if file is None else file
-            _with_weights(untrained_model(each, classes_of(each, root)), path)
+            _with_weights(untrained_model(each, class_count(each, root)), path)
             checked.add(network)
 
 
-def keep_start(path: Path, runs: Path) -> None:
-    """Copy a file of weights to the runs that start from it: they can go on without it, on every node of a cluster."""
+def copy_weights(path: Path, runs: Path) -> None:
+    """Copy a file of weights to the run directory, so that every node of a cluster has it, even if the file goes."""
     content = _content(path)
-    kept = _kept(_fingerprint(content), runs)
+    kept = _copied_weights(_fingerprint(content), runs)
     if not kept.exists() or kept.read_bytes() != content:
         write_atomically(kept, content)
 
@@ -102,19 +103,34 @@ def start_name(experiment: Experiment) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def start_is_busy(experiment: Experiment, runs: Path) -> bool:
+def has_trained_start(experiment: Experiment, runs: Path) -> bool:
+    """Whether the starting classifier has been trained."""
+    return _trained_weights(experiment, runs).exists()
+
+
+def start_is_in_training(experiment: Experiment, runs: Path) -> bool:
     """Whether another process is training the starting classifier now."""
-    weights = _weights(experiment, runs)
-    if experiment.pretraining is None or weights.exists() or not weights.parent.exists():
+    if experiment.pretraining is None or has_trained_start(experiment, runs):
         return False
-    with locked(weights.parent / "lock") as mine:
-        return not mine
+    return is_held(_trained_weights(experiment, runs).parent / "lock")
 
 
-def _refuse_other_data(experiment: Experiment, parts: Division, place: Path) -> None:
-    """A starting classifier belongs to the images it was trained on, though files of the same name may hold others."""
-    data = parts.labelled if experiment.start == "labelled" else parts.everything
-    fingerprint, path = labelled_source(data, "labelled").fingerprint(), place / "data"
+def untrained_model(experiment: Experiment, classes: int) -> nn.Module:
+    """The network before training, on the GPU if there is one."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(_seed(experiment))
+        model = build_model({"name": experiment.model, "settings": {**experiment.model_settings, "classes": classes}})
+    return model.to("cuda") if torch.cuda.is_available() else model
+
+
+def _seed(experiment: Experiment) -> int:
+    """Of the starting classifier: one trained on the whole ID training set is the same for all seeds, as in the paper."""
+    return experiment.seed if experiment.start == "labelled" else 0
+
+
+def _check_training_data(experiment: Experiment, fingerprint: str, place: Path) -> None:
+    """Raise an error if the starting classifier was trained on other images of the same name."""
+    path = place / "data"
     if not path.exists():
         write_atomically(path, fingerprint.encode())
     elif path.read_text() != fingerprint:
@@ -123,14 +139,14 @@ def _refuse_other_data(experiment: Experiment, parts: Division, place: Path) -> 
         )
 
 
-def _refuse_other_weights(experiment: Experiment, path: Path, runs: Path) -> None:
-    """Weights that a run knows by a name may have changed since other runs began with them."""
+def _check_fingerprint(experiment: Experiment, path: Path, runs: Path) -> None:
+    """Raise an error if a weight file has changed since other runs began with it."""
     found = _fingerprint(_content(path))
     if experiment.start.startswith(FINGERPRINT):
         if found != experiment.start:
             raise InputError(f"{path} has been changed (it is {found} now): give the file again, with --start")
         return
-    noted = _weights(experiment, runs).parent / "sha256"
+    noted = _trained_weights(experiment, runs).parent / "sha256"
     if not noted.exists():
         write_atomically(noted, found.encode())
     elif noted.read_text() != found:
@@ -140,53 +156,35 @@ def _refuse_other_weights(experiment: Experiment, path: Path, runs: Path) -> Non
         )
 
 
-def trained_start(experiment: Experiment, runs: Path) -> bool:
-    """Whether the starting classifier is there already."""
-    return _weights(experiment, runs).exists()
-
-
-def _weights(experiment: Experiment, runs: Path) -> Path:
+def _trained_weights(experiment: Experiment, runs: Path) -> Path:
     return runs / STARTS / start_name(experiment) / WEIGHTS
 
 
+def _copied_weights(start: str, runs: Path) -> Path:
+    return runs / STARTS / start.replace(":", "-") / WEIGHTS
+
+
 def _weights_file(experiment: Experiment, runs: Path, root: str | Path | None) -> Path:
-    """The weights that are not trained here: kept with the runs if they are known by their content, or a data file."""
+    """The weights that are not trained here: copied to the run directory if named by content, else a data file."""
     if not experiment.start.startswith(FINGERPRINT):
         return data_root(root) / experiment.start
-    path = _kept(experiment.start, runs)
+    path = _copied_weights(experiment.start, runs)
     if not path.exists():
         raise InputError(f"the weights {experiment.start} are not in {runs / STARTS}: give the file with --start")
     return path
 
 
-def _kept(start: str, runs: Path) -> Path:
-    return runs / STARTS / start.replace(":", "-") / WEIGHTS
-
-
 def _fingerprint(content: bytes) -> str:
-    return f"{FINGERPRINT}{digest(content)[:16]}"  # as sha256sum says it, so that a person can compare
+    return f"{FINGERPRINT}{digest(content)[:16]}"  # as sha256sum prints it, so that a person can compare
 
 
 def _content(path: Path) -> bytes:
-    if not path.is_file():  # a pipe would be waited for
+    if not path.is_file():  # reading a pipe would block
         raise InputError(f"the weights {path} cannot be read (there is no such file): give a file of safetensors")
     try:
         return path.read_bytes()
     except OSError as error:
         raise InputError(f"the weights {path} cannot be read ({error.strerror}): give a file of safetensors") from error
-
-
-def untrained_model(experiment: Experiment, classes: int) -> nn.Module:
-    """The network as it is before it has learned anything."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(_seed(experiment))
-        model = build_model({"name": experiment.model, "settings": {**experiment.model_settings, "classes": classes}})
-    return model.to("cuda") if torch.cuda.is_available() else model
-
-
-def _seed(experiment: Experiment) -> int:
-    """Of the starting classifier: one that has seen all of the ID training set is one for all seeds, as in the paper."""
-    return experiment.seed if experiment.start == "labelled" else 0
 
 
 def _with_weights(model: nn.Module, path: Path) -> nn.Module:

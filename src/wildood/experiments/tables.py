@@ -1,52 +1,207 @@
-"""Tables of results as data: rows of methods, cells with mean and standard error."""
+"""Tables of results as data, in the form of the paper's: validation data chooses settings, cells are mean ± error."""
 
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from pathlib import PurePosixPath
+from typing import Any, Literal, NamedTuple
 
 from wildood.evaluate.metrics import mean_and_error
-from wildood.experiments.choosing_settings import can_choose, chosen_runs, difference, settings_key
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.results import Failure, OnOod, Result
-from wildood.experiments.table_names import AVERAGE, method_order, method_title, set_order
+from wildood.experiments.store import Failure, OodMetrics, Result
 
-UNKNOWN_ORIGIN = "unknown"
-_NO_VERSIONS = {"threads"}  # recorded among them
-
-
-def origins(results: Sequence[Result]) -> tuple[str, ...]:
-    """What differs in how results were made, a sentence for each; nothing where nothing is recorded.
-
-    >>> from wildood.experiments.experiment import Experiment
-    >>> energy = Experiment("digits", ("digits",), method="energy")
-    >>> origins([Result(energy, {}, 0.9, 0.05, 100, about={"code": code}) for code in ("a1", "b2", "a1")])
-    ('The runs come from different code: a1 (2 runs), b2 (1 run)',)
-    """
-    abouts = [result.about or {} for result in results]
-    return tuple(
-        f"The runs come from different {what}: {_told(counts)}" for what, counts in _recorded(abouts) if len(counts) > 1
-    )
-
-
-def _recorded(abouts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Counter[str]]]:
-    """How many runs have each code, and each version of each package."""
-    if any("code" in about for about in abouts):
-        yield "code", Counter(str(about.get("code", UNKNOWN_ORIGIN)) for about in abouts)
-    versions = [each if isinstance(each := about.get("versions"), Mapping) else {} for about in abouts]
-    for name in dict.fromkeys(name for each in versions for name in each if name not in _NO_VERSIONS):
-        yield f"versions of {name}", Counter(str(each.get(name, UNKNOWN_ORIGIN)) for each in versions)
-
-
-def _told(counts: Counter[str]) -> str:
-    return ", ".join(f"{value} ({count} {'run' if count == 1 else 'runs'})" for value, count in sorted(counts.items()))
-
+METHOD_TITLES = {
+    "max-softmax": "MSP",
+    "max-logit": "max-logit",
+    "odin": "ODIN",
+    "energy": "energy",
+    "mahalanobis": "Mahalanobis",
+    "knn": "KNN",
+    "react": "ReAct",
+    "vim": "ViM",
+    "godin": "GODIN",
+    "csi": "CSI",
+    "oe": "OE",
+    "energy-margin": "energy, margins",
+    "energy-logistic": "energy, logistic",
+    "woods": "WOODS",
+    "woods-alt": "WOODS-alt",
+}
+SET_TITLES = {
+    "svhn": "SVHN",
+    "lsun-r": "LSUN-R",
+    "lsun-c": "LSUN-C",
+    "textures": "Textures",
+    "places365": "Places365",
+    "300k": "300K Rand. Img.",
+    "isun": "iSUN",
+    "digits": "digits 7-9",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+}
+STAND_INS = {  # small files, and the sets of the paper that they stand in for
+    "cifar10.npz": "cifar10",
+    "svhn.npz": "svhn",
+    "textures.npz": "textures",
+    "places.npz": "places365",
+    "rooms_resize.npz": "lsun-r",
+    "rooms_crop.npz": "lsun-c",
+    "random_images.npz": "300k",
+}
+METRIC_TITLES = {"fpr95": "FPR95 ↓", "accepted": "accepted ↓", "auroc": "AUROC ↑", "accuracy": "accuracy ↑"}
+AVERAGE = "average"  # over the OOD sets of a table, as the name of a column
+ID_ONLY, WITH_WILD = "with P_in only", "with P_in and P_wild"
+ACCURACY_LOSS = 0.01  # the most that an honest choice of settings may lose on the holdout
+_ROUNDING = 1e-12  # the loss is a difference of two shares
+_METHODS, _SETS = list(METHOD_TITLES), list(SET_TITLES)
+_COMMON = ("id", "protocol", "start", "keep", "model", "model_settings", "pretraining", "mean", "std")
+_Run = Result | Failure
+_RowKey = tuple[float, tuple[int, str], str, str]  # pi, method, schedule, settings
 
 Metric = Literal["fpr95", "accepted", "auroc", "accuracy"]
 ON_OOD: tuple[Metric, ...] = ("fpr95", "accepted", "auroc")  # the metrics of each OOD set
 _BETTER: Mapping[Metric, Callable[[Iterable[float]], float]] = {"fpr95": min, "accepted": min, "auroc": max, "accuracy": max}
+
+
+def paper_set(name: str) -> str:
+    """The set of the paper that this one is, or stands in for; else the name itself.
+
+    >>> paper_set("rooms_resize.npz"), paper_set("svhn"), paper_set("mine.npz")
+    ('lsun-r', 'svhn', 'mine.npz')
+    """
+    return STAND_INS.get(name, name)
+
+
+def set_title(name: str) -> str:
+    """The title of an OOD set: of a file, its stem.
+
+    >>> set_title("svhn"), set_title("pictures/rooms_resize.npz")
+    ('SVHN', 'rooms_resize')
+    """
+    return SET_TITLES.get(name) or PurePosixPath(name).stem
+
+
+def column_title(name: str) -> str:
+    """The title of a column: an OOD set, AVERAGE, or nothing for accuracy, which has no set.
+
+    >>> column_title("svhn"), column_title(AVERAGE), column_title("")
+    ('SVHN', 'average', '')
+    """
+    return name if name == AVERAGE else set_title(name)
+
+
+def id_title(name: str) -> str:
+    """The title of an ID set.
+
+    >>> id_title("digits"), id_title("cifar10.npz")
+    ('digits 0-6', 'cifar10')
+    """
+    return "digits 0-6" if name == "digits" else set_title(name)
+
+
+def method_title(name: str) -> str:
+    """The title of a method; one of the user's own has none but its name.
+
+    >>> method_title("max-softmax"), method_title("mine:Method")
+    ('MSP', 'mine:Method')
+    """
+    return METHOD_TITLES.get(name, name)
+
+
+def set_order(name: str) -> tuple[int, str]:
+    """The sorting key of OOD sets: the order of the paper's columns, then others by name.
+
+    >>> sorted(["mine.npz", "places.npz", "lsun-c", "svhn"], key=set_order)
+    ['svhn', 'lsun-c', 'places.npz', 'mine.npz']
+    """
+    known = paper_set(name)
+    return (_SETS.index(known) if known in _SETS else len(_SETS)), name
+
+
+def method_order(name: str) -> tuple[int, str]:
+    """The sorting key of methods: the order of the paper's rows, then others by name.
+
+    >>> sorted(["mine:B", "woods", "mine:A", "oe", "max-softmax"], key=method_order)
+    ['max-softmax', 'oe', 'woods', 'mine:A', 'mine:B']
+    """
+    return (_METHODS.index(name) if name in _METHODS else len(_METHODS)), name
+
+
+class Choice(NamedTuple):
+    """The settings that validation data chose.
+
+    Attributes:
+        runs: the run of each seed.
+        settings: the chosen settings, in words; empty if there was one setting only.
+        incomplete: which seeds lack settings that others have, in words; empty if none does.
+    """
+
+    runs: Mapping[int, Result]
+    settings: str
+    incomplete: str = ""
+
+
+def choose_settings(runs: Sequence[Result]) -> Choice:
+    """For each seed, the run of a cell that accepts the least validation data; test numbers are not looked at.
+
+    An honest choice is among the settings that lose at most 0.01 of accuracy on the holdout, or among all if none does;
+    as published, accuracy does not matter. Ties go to the run that loses the least accuracy.
+
+    >>> def result(alpha, acceptance):
+    ...     experiment = Experiment("digits", ("digits",), "digits", 0.1, "woods", {"alpha": alpha})
+    ...     return Result(experiment, {}, 0.9, 0.05, 100, acceptance)
+    >>> choose_settings([result(0.05, 0.9), result(0.1, 0.8)]).settings
+    'alpha 0.1'
+    """
+    options = [run.experiment.as_dict()["settings"] for run in runs]
+    by_seed: dict[int, list[Result]] = {}
+    for run in runs:
+        by_seed.setdefault(run.experiment.seed, []).append(run)
+    chosen = {seed: _least_accepting(by_seed[seed]) for seed in sorted(by_seed)}
+    counts = Counter(_difference(run.experiment.as_dict()["settings"], options) for run in chosen.values())
+    texts = list(counts)
+    if len(counts) > 1:
+        texts = [f"{text} ({count} of {len(chosen)} seeds)" for text, count in counts.items()]
+    settings = {seed: {_settings_key(run) for run in found} for seed, found in sorted(by_seed.items())}
+    most = len(set().union(*settings.values()))
+    incomplete = [
+        f"seed {seed} chose among {len(found)} of {most} settings" for seed, found in settings.items() if len(found) < most
+    ]
+    return Choice(chosen, "; ".join(texts), ", ".join(incomplete))
+
+
+def _can_choose(runs: Sequence[_Run]) -> bool:
+    """Whether validation data can choose among the settings of these runs, or there is only one setting."""
+    several = len({_settings_key(run) for run in runs}) > 1
+    return not (several and any(isinstance(run, Result) and run.acceptance is None for run in runs))
+
+
+def _settings_key(run: _Run) -> str:
+    return json.dumps(run.experiment.as_dict()["settings"], sort_keys=True)
+
+
+def _difference(content: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
+    """In words, the values by which a content differs from others; empty if all are the same.
+
+    >>> _difference({"steps": 100, "lr": 0.1}, [{"steps": 200, "lr": 0.1}])
+    'steps 100'
+    """
+    contents = [content, *others]
+    names = dict.fromkeys(name for each in contents for name in each)
+    varying = [name for name in names if len({str(each.get(name)) for each in contents}) > 1]
+    return ", ".join(f"{name} {content.get(name, 'none')}" for name in varying)
+
+
+def _least_accepting(runs: Sequence[Result]) -> Result:
+    honest = runs[0].experiment.protocol == "honest"
+    kept = [run for run in runs if run.accuracy_lost <= ACCURACY_LOSS + _ROUNDING] if honest else runs
+
+    def order(run: Result) -> tuple[float, float, str]:
+        return (0.0 if run.acceptance is None else run.acceptance), run.accuracy_lost, run.experiment.name
+
+    return min(kept or runs, key=order)
 
 
 @dataclass(frozen=True)
@@ -68,7 +223,7 @@ class Cell:
 
     @classmethod
     def over(cls, seeds: Sequence[float]) -> "Cell":
-        """Of one number for each seed.
+        """The cell of one number for each seed.
 
         >>> Cell.over([0.25, 0.75]), Cell.over([0.5]).error
         (Cell(mean=0.5, error=0.25, best=False, seeds=2), None)
@@ -91,12 +246,12 @@ class TableRow:
     """A method in one block of a table.
 
     Attributes:
-        block: what the row stands under: "with P_in only", "with P_in and P_wild", or "π = 0.1".
+        block: the heading of its rows: "with P_in only", "with P_in and P_wild", or "π = 0.1".
         pi: the share of OOD in its wild data; None where there was none.
         method: its name in the experiments.
-        title: its name for people, with what differs where a method has several rows in a block.
+        title: its title, with what differs where a method has several rows in a block.
         cells: for each OOD set (and AVERAGE, if there are several and all are there) a number for each metric: "fpr95" at
-            the threshold of the ID test examples, "accepted" at the deployed one, which validation examples set, "auroc".
+            the threshold of the ID test examples, "accepted" at the deployed one, calibrated on the holdout, "auroc".
         accuracy: on the ID test examples, over all runs of the row.
         seeds: how many seeds are in it (the smallest number over the cells).
         settings: the settings that were chosen among several, for each OOD set; empty where there was no choice.
@@ -117,85 +272,37 @@ class TableRow:
     runs: tuple[str, ...]
     incomplete: Mapping[str, str] = field(default_factory=dict)
 
-
-def row_of(runs: Sequence[Result | Failure], sets: Sequence[str], block: str, differs: str = "") -> TableRow:
-    """What the runs of one method, with one pi, come to on these OOD sets; compared with no other row yet.
-
-    Args:
-        runs: of the method.
-        sets: the OOD sets of the table.
-        block: what the row stands under.
-        differs: what tells the runs from others of the method in the table.
-
-    >>> from wildood.experiments.experiment import Experiment
-    >>> found = Result(Experiment("cifar10", ("svhn",), method="odin"), {}, 0.9, 0.05, 100)
-    >>> row_of([found], ["svhn"], "with P_in only").title
-    'ODIN'
-    """
-    first = runs[0].experiment
-    results = [run for run in runs if isinstance(run, Result)]
-    candidates = {name: [run for run in results if name in run.tests] for name in sets}
-    choices = {name: chosen_runs(found) for name, found in candidates.items() if found}
-    seeds = sorted({seed for choice in choices.values() for seed in choice.runs})
-    by_seed = {seed: {name: choice.runs[seed] for name, choice in choices.items() if seed in choice.runs} for seed in seeds}
-    cells = {name: _cells([[run.tests[name]] for run in choice.runs.values()]) for name, choice in choices.items()}
-    whole = [found for found in by_seed.values() if len(found) == len(sets)]
-    if whole and len(sets) > 1:
-        cells[AVERAGE] = _cells([[run.tests[name] for name, run in found.items()] for found in whole])
-    title = method_title(first.method)
-    accuracies = [_mean([run.accuracy for run in found.values()]) for found in by_seed.values()]
-    return TableRow(
-        block=block,
-        pi=first.pi if first.uses_wild else None,
-        method=first.method,
-        title=f"{title} ({differs})" if differs else title,
-        cells=cells,
-        accuracy=Cell.over(accuracies) if accuracies else None,
-        seeds=min((len(choice.runs) for choice in choices.values()), default=0),
-        settings={name: choice.settings for name, choice in choices.items() if choice.settings},
-        failed=len(runs) - len(results),
-        runs=tuple(dict.fromkeys(run.experiment.name for found in by_seed.values() for run in found.values())),
-        incomplete={name: choice.incomplete for name, choice in choices.items() if choice.incomplete},
-    )
-
-
-def with_best(rows: Sequence[TableRow]) -> list[TableRow]:
-    """Rows that are compared with each other, with the best numbers marked; equal ones all are.
-
-    >>> first, second = (TableRow("", None, "", "", {}, Cell(mean, None), 1, {}, 0, ()) for mean in (0.91231, 0.91232))
-    >>> [row.accuracy.best for row in with_best([first, second])]
-    [True, True]
-    """
-    columns: dict[tuple[str, Metric], list[Cell]] = {}
-    for row in rows:
-        for name, found in row.cells.items():
-            for metric, cell in found.items():
-                columns.setdefault((name, metric), []).append(cell)
-    best = {(name, metric): _best(metric, cells) for (name, metric), cells in columns.items()}
-    accuracy = _best("accuracy", [row.accuracy for row in rows if row.accuracy is not None])
-    return [
-        replace(
-            row,
-            cells={
-                name: {metric: _marked(cell, best[name, metric]) for metric, cell in found.items()}
-                for name, found in row.cells.items()
-            },
-            accuracy=None if row.accuracy is None else _marked(row.accuracy, accuracy),
+    @classmethod
+    def of(cls, runs: Sequence[_Run], sets: Sequence[str], block: str, differs: str = "") -> "TableRow":
+        """The row of the runs of one method with one pi; `differs` is what tells it from other rows of the method."""
+        first = runs[0].experiment
+        results = [run for run in runs if isinstance(run, Result)]
+        candidates = {name: [run for run in results if name in run.tests] for name in sets}
+        choices = {name: choose_settings(found) for name, found in candidates.items() if found}
+        seeds = sorted({seed for choice in choices.values() for seed in choice.runs})
+        by_seed = [{name: each.runs[seed] for name, each in choices.items() if seed in each.runs} for seed in seeds]
+        cells = {name: _cells([[run.tests[name]] for run in choice.runs.values()]) for name, choice in choices.items()}
+        complete = [found for found in by_seed if len(found) == len(sets)]
+        if complete and len(sets) > 1:
+            cells[AVERAGE] = _cells([[run.tests[name] for name, run in found.items()] for found in complete])
+        accuracies = [_mean([run.accuracy for run in found.values()]) for found in by_seed]
+        title = method_title(first.method)
+        return cls(
+            block=block,
+            pi=first.pi if first.uses_wild else None,
+            method=first.method,
+            title=f"{title} ({differs})" if differs else title,
+            cells=cells,
+            accuracy=Cell.over(accuracies) if accuracies else None,
+            seeds=min((len(choice.runs) for choice in choices.values()), default=0),
+            settings={name: choice.settings for name, choice in choices.items() if choice.settings},
+            failed=len(runs) - len(results),
+            runs=tuple(dict.fromkeys(run.experiment.name for found in by_seed for run in found.values())),
+            incomplete={name: choice.incomplete for name, choice in choices.items() if choice.incomplete},
         )
-        for row in rows
-    ]
 
 
-def _best(metric: Metric, cells: Sequence[Cell]) -> float | None:
-    """The best number as it is printed; None if there is nothing to compare it with."""
-    return _BETTER[metric](float(cell.percent) for cell in cells) if len(cells) > 1 else None
-
-
-def _marked(cell: Cell, best: float | None) -> Cell:
-    return replace(cell, best=float(cell.percent) == best)
-
-
-def _cells(seeds: Sequence[Sequence[OnOod]]) -> dict[Metric, Cell]:
+def _cells(seeds: Sequence[Sequence[OodMetrics]]) -> dict[Metric, Cell]:
     """Each metric over seeds, each of them the mean over some OOD sets."""
     return {metric: Cell.over([_mean([getattr(found, metric) for found in sets]) for sets in seeds]) for metric in ON_OOD}
 
@@ -204,12 +311,31 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-__all__ = ["AVERAGE", "Cell", "Metric", "ResultsTable", "TableRow", "result_tables"]
+def _mark_best(rows: Sequence[TableRow]) -> list[TableRow]:
+    """The rows with their best numbers marked, by the digits that are printed; ties are all marked."""
+    columns: dict[tuple[str, Metric], list[Cell]] = {}
+    for row in rows:
+        for name, found in row.cells.items():
+            for metric, cell in found.items():
+                columns.setdefault((name, metric), []).append(cell)
+        if row.accuracy is not None:
+            columns.setdefault(("", "accuracy"), []).append(row.accuracy)
+    best = {key: _BETTER[key[1]](float(cell.percent) for cell in cells) for key, cells in columns.items() if len(cells) > 1}
 
-ID_ONLY, WITH_WILD = "with P_in only", "with P_in and P_wild"
-_COMMON = ("id", "protocol", "start", "keep", "model", "model_settings", "pretraining", "mean", "std")
-_Run = Result | Failure
-_Row = tuple[float, tuple[int, str], str, str]  # pi, method, schedule, settings
+    def marked(name: str, metric: Metric, cell: Cell) -> Cell:
+        return replace(cell, best=float(cell.percent) == best.get((name, metric)))
+
+    return [
+        replace(
+            row,
+            cells={
+                name: {metric: marked(name, metric, cell) for metric, cell in found.items()}
+                for name, found in row.cells.items()
+            },
+            accuracy=None if row.accuracy is None else marked("", "accuracy", row.accuracy),
+        )
+        for row in rows
+    ]
 
 
 @dataclass(frozen=True)
@@ -228,7 +354,7 @@ class ResultsTable:
         start: the starting classifier.
         differs: what tells it from tables with the same ID set, wild data and protocol; empty if there are none.
         common: all that its runs have in common besides the wild data, by one name for each value.
-        origins: that its runs come from different code or versions, a sentence for each; empty if they do not.
+        origins: a sentence for each difference in code or versions among its runs.
     """
 
     id: str
@@ -245,7 +371,7 @@ class ResultsTable:
 
     @property
     def metrics(self) -> tuple[Metric, Metric]:
-        """What stands under each OOD set: as in the paper, acceptance and AUROC.
+        """The metrics under each OOD set: as in the paper, acceptance and AUROC.
 
         The released protocol measures acceptance at the threshold of the validation examples where the OOD set was in
         the wild (Tables 1 and A1), and at that of the ID test examples where another one was (Tables 2 and A2).
@@ -262,11 +388,10 @@ class ResultsTable:
 
 
 def result_tables(results: Sequence[Result], failures: Sequence[Failure] = ()) -> list[ResultsTable]:
-    """The tables that some runs make; for each ID set, those come first that were tested on what was in the wild.
+    """The tables of some runs; for each ID set, those come first that were tested on what was in the wild.
 
-    >>> from wildood.experiments.results import OnOod
-    >>> energy, found = Experiment("digits", ("digits",), method="energy"), OnOod(0.2, 0.01, 0.9, 0.9, 0.9, 0.1, 100)
-    >>> [table] = result_tables([Result(energy, {"digits": found}, 0.98, 0.05, 100)])
+    >>> energy, metrics = Experiment("digits", ("digits",), method="energy"), OodMetrics(0.2, 0.01, 0.9, 0.9, 0.9, 0.1, 100)
+    >>> [table] = result_tables([Result(energy, {"digits": metrics}, 0.98, 0.05, 100)])
     >>> table.rows[0].block, table.rows[0].title, table.rows[0].cells["digits"]["fpr95"]
     ('with P_in only', 'energy', Cell(mean=0.2, error=None, best=False, seeds=1))
     """
@@ -278,24 +403,26 @@ def result_tables(results: Sequence[Result], failures: Sequence[Failure] = ()) -
     tables = []
     for table, conditions in made:
         alike = [other for each, other in made if _order(each) == _order(table)]
-        named = _telling(alike)
-        differs = ", ".join(f"{name} {'none' if conditions.get(name) is None else conditions[name]}" for name in named)
-        tables.append(replace(table, differs=differs))
+        differs = [
+            f"{name} {'none' if conditions.get(name) is None else conditions[name]}" for name in _distinguishing(alike)
+        ]
+        tables.append(replace(table, differs=", ".join(differs)))
     return sorted(tables, key=_order)
 
 
-def _telling(contents: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Few names, that of the model first, by whose values all contents are apart: a title that listed all would be long.
+def _distinguishing(contents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Few names, the model first, whose values distinguish all contents: a title that listed all would be long.
 
-    >>> _telling([{"keep": "best", "lr": 0.1, "model": "A"}, {"keep": "last", "lr": 0.2, "model": "B"}])
+    >>> _distinguishing([{"keep": "best", "lr": 0.1, "model": "A"}, {"keep": "last", "lr": 0.2, "model": "B"}])
     ['model']
     """
     chosen: list[str] = []
+
+    def distinct(names: Sequence[str]) -> int:
+        return len({str([each.get(name) for name in names]) for each in contents})
+
     for name in sorted(dict.fromkeys(name for each in contents for name in each), key=lambda name: name != "model"):
-        before, after = (
-            len({str([each.get(key) for key in keys]) for each in contents}) for keys in (chosen, [*chosen, name])
-        )
-        if after > before:
+        if distinct([*chosen, name]) > distinct(chosen):
             chosen.append(name)
     return chosen
 
@@ -329,19 +456,18 @@ def _table(runs: Sequence[_Run]) -> ResultsTable:
     several = len({run.experiment.pi for run in runs if run.experiment.uses_wild}) > 1
     groups = _rows(runs)
     rows = []
-    for (pi, method, *telling), found in sorted(groups.items()):
+    for (pi, method, *settings), found in sorted(groups.items()):
         block = ID_ONLY if pi == 0 else WITH_WILD if first.stationary and not several else f"π = {pi:g}"
-        others = [_differing_settings(other) for _, each, *other in groups if each == method]
-        rows.append(row_of(found, sets, block, difference(_differing_settings(telling), others)))
+        others = [_merged(other) for _, each, *other in groups if each == method]
+        rows.append(TableRow.of(found, sets, block, _difference(_merged(settings), others)))
     blocks = [[row for row in rows if row.block == block] for block in dict.fromkeys(row.block for row in rows)]
-    compared = blocks if several else [rows]
     return ResultsTable(
         id=first.id,
         stationary=first.stationary,
         wild=None if first.stationary else first.wild,
         protocol=first.protocol,
         sets=sets,
-        rows=tuple(row for together in compared for row in with_best(together)),
+        rows=tuple(row for compared in (blocks if several else [rows]) for row in _mark_best(compared)),
         model=first.model,
         start=first.start,
         common=_common(first),
@@ -349,22 +475,76 @@ def _table(runs: Sequence[_Run]) -> ResultsTable:
     )
 
 
-def _rows(runs: Sequence[_Run]) -> dict[_Row, list[_Run]]:
-    """The runs of each row: by pi, method and schedule, and by settings where nothing can choose among them."""
+def _rows(runs: Sequence[_Run]) -> dict[_RowKey, list[_Run]]:
+    """The runs of each row: by pi, method and schedule, and by settings where validation data cannot choose among them."""
     by_method: dict[str, list[_Run]] = {}
     for run in runs:
         by_method.setdefault(run.experiment.method, []).append(run)
-    rows: dict[_Row, list[_Run]] = {}
+    rows: dict[_RowKey, list[_Run]] = {}
     for method, found in by_method.items():
-        chosen = can_choose(found)
+        chosen = _can_choose(found)
         for run in found:
             each = run.experiment
-            schedule, settings = json.dumps(each.as_dict().get("schedule", {})), "{}" if chosen else settings_key(run)
+            schedule, settings = json.dumps(each.as_dict().get("schedule", {})), "{}" if chosen else _settings_key(run)
             key = each.pi if each.uses_wild else 0.0, method_order(method), schedule, settings
             rows.setdefault(key, []).append(run)
     return rows
 
 
-def _differing_settings(telling: Sequence[str]) -> dict[str, Any]:
-    """Schedule and settings of a row together."""
-    return {name: value for text in telling for name, value in json.loads(text).items()}
+def _merged(texts: Sequence[str]) -> dict[str, Any]:
+    """Schedule and settings of a row in one."""
+    return {name: value for text in texts for name, value in json.loads(text).items()}
+
+
+def origins(results: Sequence[Result]) -> tuple[str, ...]:
+    """Differences in code and versions among results, a sentence for each; empty where nothing is recorded.
+
+    >>> energy = Experiment("digits", ("digits",), method="energy")
+    >>> origins([Result(energy, {}, 0.9, 0.05, 100, about={"code": code}) for code in ("a1", "b2", "a1")])
+    ('The runs come from different code: a1 (2 runs), b2 (1 run)',)
+    """
+    abouts = [result.about or {} for result in results]
+    versions = [each if isinstance(each := about.get("versions"), Mapping) else {} for about in abouts]
+    recorded = {"code": [about.get("code") for about in abouts]}
+    for name in dict.fromkeys(name for each in versions for name in each if name != "threads"):
+        recorded[f"versions of {name}"] = [each.get(name) for each in versions]
+    sentences = []
+    for what, values in recorded.items():
+        counts = Counter("unknown" if value is None else str(value) for value in values)
+        if len(counts) > 1:
+            runs = ", ".join(f"{value} ({n} {'run' if n == 1 else 'runs'})" for value, n in sorted(counts.items()))
+            sentences.append(f"The runs come from different {what}: {runs}")
+    return tuple(sentences)
+
+
+def demo_summary(results: Sequence[Result]) -> dict[str, dict[str, tuple[float, float]]]:
+    """Mean and standard error over seeds of each metric on the one OOD set, by the title of each method.
+
+    >>> energy, metrics = Experiment("digits", ("digits",), method="energy"), OodMetrics(0.2, 0.01, 0.9, 0.9, 0.9, 0.1, 100)
+    >>> demo_summary([Result(energy, {"digits": metrics}, 0.98, 0.05, 100)] * 2)["energy"]["caught"]
+    (0.9, 0.0)
+    """
+    rows: dict[str, list[dict[str, float]]] = {}
+    for result in results:
+        rows.setdefault(demo_title(result.experiment.method), []).append(demo_metrics(result))
+    return {
+        method: {name: mean_and_error([row[name] for row in found]) for name in found[0]} for method, found in rows.items()
+    }
+
+
+def demo_title(method: str) -> str:
+    """The title of a method in the demo, which names max-softmax in full."""
+    return method if method == "max-softmax" else method_title(method)
+
+
+def demo_metrics(result: Result) -> dict[str, float]:
+    """The metrics of the demo's table: of a run with one OOD set."""
+    (test,) = result.tests.values()
+    caught = (test.examples - round(test.accepted * test.examples)) / test.examples
+    return {
+        "fpr95": test.fpr95,
+        "auroc": test.auroc,
+        "accuracy": result.accuracy,
+        "false_alarms": result.false_alarms,
+        "caught": caught,
+    }

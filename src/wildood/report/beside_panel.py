@@ -4,8 +4,7 @@ from html import escape
 from itertools import groupby
 
 from wildood.experiments.paper_comparison import PaperComparison, beside
-from wildood.experiments.table_names import METRIC_TITLES, column_title
-from wildood.experiments.tables import ResultsTable
+from wildood.experiments.tables import METRIC_TITLES, ResultsTable, column_title
 from wildood.report.beside_text import WITHIN, beside_note
 from wildood.report.page import Panel, note
 from wildood.report.sortable import Block, Column, SortCell, sortable_table

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from wildood.experiments.paper_comparison import PaperComparison, beside
-from wildood.experiments.table_names import METRIC_TITLES, column_title
-from wildood.experiments.tables import ResultsTable
+from wildood.experiments.tables import METRIC_TITLES, ResultsTable, column_title
 from wildood.report.escaping import escaped_markdown
 from wildood.report.table_csv import csv_text
 from wildood.report.table_text import markdown_line, table_caption, table_title

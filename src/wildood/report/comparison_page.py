@@ -1,13 +1,15 @@
 """The report of a comparison: what each method catches at what cost, then a closer look at one run of WOODS."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from wildood.detect.detector import Detector
 from wildood.evaluate.metrics import Scores, rejection_rate
-from wildood.experiments.comparison import Outcome, summary
-from wildood.experiments.parts import Parts
+from wildood.experiments.run import Outcome
+from wildood.experiments.split import Split
+from wildood.experiments.store import KNOWN
+from wildood.experiments.tables import demo_summary, demo_title
 from wildood.report import figures
 from wildood.report.gallery import Pictures, gallery
 from wildood.report.page import Panel, Section, code, note, page, table
@@ -28,13 +30,15 @@ detector.predict(batch)         # the class, or wildood.UNKNOWN (-1)
 """
 
 
-def comparison_page(results: Sequence[Outcome], parts: Parts, command: str) -> str:
-    """The page of the demo; its closer look is at the first seed, whose parts are given."""
-    seeds = list(dict.fromkeys(result.seed for result in results))
-    first = {result.method: result.detector for result in results if result.seed == seeds[0]}
-    means = summary([(result.method, result.metrics) for result in results])
+def comparison_page(outcomes: Sequence[Outcome], split: Split, command: str) -> str:
+    """The page of the demo; its closer look is at the first seed, whose split is given."""
+    results = [outcome.result for outcome in outcomes]
+    seeds = list(dict.fromkeys(result.experiment.seed for result in results))
+    first = {demo_title(each.result.experiment.method): each for each in outcomes if each.result.experiment.seed == seeds[0]}
+    detector = first[AFTER].detector
+    means = demo_summary(results)
     spread = f"mean ± standard error over the seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
-    tested = f"{len(parts.test_id[0])} known and {len(parts.test_ood)} unknown scans that nobody has trained on"
+    tested = f"{len(split.test_id[0])} known and {len(split.test_ood)} unknown scans that nobody has trained on"
     comparison = Panel(
         "Ways to find unknowns, from the same classifier",
         f"In percent, on {tested}; {spread}.",
@@ -49,16 +53,14 @@ def comparison_page(results: Sequence[Outcome], parts: Parts, command: str) -> s
     )
     return page(
         "Teaching a digit classifier to say “unknown”",
-        _lead(means, first[AFTER]),
+        _lead(means, detector),
         [
             Section("What is caught, and at what cost", [comparison], wide=True),
-            _scores_section(first, parts, seeds[0]),
-            training_section(first[AFTER]),
-            _gallery_section(first[AFTER], parts),
+            _scores_section(first, seeds[0]),
+            training_section(detector),
+            _gallery_section(detector, split),
             Section("With your own classifier", [_own()], wide=True),
-            making_section(
-                first[AFTER], {"command": command, "seeds": f"{', '.join(map(str, seeds))} (figures: {seeds[0]})"}
-            ),
+            making_section(detector, {"command": command, "seeds": f"{', '.join(map(str, seeds))} (figures: {seeds[0]})"}),
         ],
     )
 
@@ -78,10 +80,10 @@ def _lead(means: dict[str, dict[str, tuple[float, float]]], detector: Detector) 
     )
 
 
-def _scores_section(detectors: dict[str, Detector], parts: Parts, seed: int) -> Section:
+def _scores_section(outcomes: Mapping[str, Outcome], seed: int) -> Section:
     scores = {
-        name: (detector.score(parts.test_id[0]), detector.score(parts.test_ood), detector.threshold)
-        for name, detector in detectors.items()
+        name: (outcome.scores[KNOWN], outcome.scores["digits"], outcome.detector.threshold)
+        for name, outcome in outcomes.items()
         if name in IN_ROC
     }
     groups = ("known (0-6)", "unknown (7-9)")
@@ -114,31 +116,31 @@ def _accepted(known: Scores, unknown: Scores, threshold: float) -> str:
     return f"{100 * shares[0]:.1f} % of the known, {100 * shares[1]:.1f} % of the unknown"
 
 
-def _gallery_section(detector: Detector, parts: Parts) -> Section:
-    known, (unknown, called) = detector.score(parts.test_id[0]), detector.score_and_classify(parts.test_ood)
+def _gallery_section(detector: Detector, split: Split) -> Section:
+    known, (unknown, called) = detector.score(split.test_id[0]), detector.score_and_classify(split.test_ood)
     spec, threshold = detector.classifier.spec, detector.threshold
     assert spec is not None  # noqa: S101 - the digits have one
     highest, lowest = np.argsort(-unknown), np.argsort(unknown)
     alarms = np.argsort(-known)
     answers = [f"“{name}”, {score:.1f}" for name, score in zip(called, unknown, strict=True)]
-    truths = [f"a {name}, {score:.1f}" for name, score in zip(parts.test_id[1], known, strict=True)]
+    truths = [f"a {name}, {score:.1f}" for name, score in zip(split.test_id[1], known, strict=True)]
     return Section(
         "What it does with single examples",
         [
             gallery(
                 "Unknown and rejected",
                 "Below each: what the classifier would have called it, and the score; the highest first.",
-                Pictures(parts.test_ood, highest[unknown[highest] > threshold], answers, spec),
+                Pictures(split.test_ood, highest[unknown[highest] > threshold], answers, spec),
             ),
             gallery(
                 "Unknown but accepted",
                 "The mistakes that matter, the most confident first. Below each: what it is called, and the score.",
-                Pictures(parts.test_ood, lowest[unknown[lowest] <= threshold], answers, spec),
+                Pictures(split.test_ood, lowest[unknown[lowest] <= threshold], answers, spec),
             ),
             gallery(
                 "False alarms",
                 "Known digits that were rejected. Below each: what it is, and the score.",
-                Pictures(parts.test_id[0], alarms[known[alarms] > threshold], truths, spec),
+                Pictures(split.test_id[0], alarms[known[alarms] > threshold], truths, spec),
             ),
         ],
         wide=True,

@@ -6,8 +6,7 @@ from html import escape
 import numpy as np
 
 from wildood.detect.detector import Detector
-from wildood.experiments.decisions import Decisions
-from wildood.experiments.evaluation import CONFIDENCE, Measured
+from wildood.experiments.evaluation import CONFIDENCE, Decisions, Measured
 from wildood.report import figures
 from wildood.report.evaluation_tables import (
     CONVENTION,

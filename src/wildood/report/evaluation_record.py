@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from wildood.detect.bulk import json_number
 from wildood.detect.checks import versions
-from wildood.experiments.decisions import SetDecisions
-from wildood.experiments.evaluation import CONFIDENCE, Measured
+from wildood.experiments.evaluation import CONFIDENCE, Measured, SetDecisions
 from wildood.report.promise_record import promise_record
 
 FORMAT = 1

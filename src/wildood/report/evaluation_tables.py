@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from wildood.data.fingerprint import role_text
 from wildood.evaluate.binomial import Share, percent_digits
-from wildood.experiments.evaluation import CONFIDENCE, Average, Estimate, Evaluation, OodResult
-from wildood.experiments.promise_check import PromiseCheck
+from wildood.experiments.evaluation import CONFIDENCE, Average, Estimate, Evaluation, OodResult, PromiseCheck
 from wildood.report.escaping import escaped_latex, escaped_markdown, one_line
 
 UNITS = (

@@ -10,8 +10,7 @@ from wildood.detect.detector import Detector
 from wildood.evaluate.binomial import Share
 from wildood.evaluate.mixture import FprByShare, UnknownShare, fpr_by_share, unknown_share
 from wildood.evaluate.thresholds import p_values
-from wildood.experiments.decisions import Decisions
-from wildood.experiments.promise_check import PromiseCheck, check_on_known, check_on_traffic
+from wildood.experiments.evaluation import Decisions, PromiseCheck, check_on_known, check_on_traffic
 
 Floats = npt.NDArray[np.float64]
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0)  # values of pi for which the FPR is told

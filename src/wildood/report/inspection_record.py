@@ -17,7 +17,7 @@ def inspection_record(detector: Detector, found: Inspection, traffic: Images, to
     """Everything that was found, and of the examples `top` of each kind.
 
     >>> import numpy as np, torch, wildood
-    >>> from wildood.experiments.decisions import Decisions
+    >>> from wildood.experiments.evaluation import Decisions
     >>> from wildood.report.inspection import inspected
     >>> x = np.random.default_rng(0).normal(size=(99, 1)).astype("f")
     >>> detector = wildood.posthoc(torch.nn.Linear(1, 2), wildood.EnergyScore(), holdout=x)

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from wildood.experiments.decisions import Decisions
+from wildood.experiments.evaluation import Decisions
 
 Why = Literal["just rejected", "just accepted", "highest score"]
 Choice = tuple[int, Why]  # the number of an example, and why it was chosen

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from wildood.detect.detector import Detector
-from wildood.experiments.promise_check import PromiseCheck
+from wildood.experiments.evaluation import PromiseCheck
 
 
 def promise_record(detector: Detector, check: PromiseCheck) -> dict[str, Any]:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from itertools import groupby
 
-from wildood.experiments.table_names import METRIC_TITLES, column_title, set_title
-from wildood.experiments.tables import Cell, ResultsTable, TableRow
+from wildood.experiments.tables import METRIC_TITLES, Cell, ResultsTable, TableRow, column_title, set_title
 from wildood.report.page import Panel
 from wildood.report.sortable import Block, Column, SortCell, sortable_table
 from wildood.report.table_text import table_caption, table_columns, table_notes, table_title

@@ -5,9 +5,8 @@ from html import escape
 from typing import Any
 
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.results import Failure, Result
-from wildood.experiments.store import KNOWN, Scores
-from wildood.experiments.table_names import id_title, method_title, set_title
+from wildood.experiments.store import KNOWN, Failure, Result, Scores
+from wildood.experiments.tables import id_title, method_title, set_title
 from wildood.report.multiples import SAYS, multiples, score_figure
 from wildood.report.page import Panel, Section, code, definitions, note, table
 from wildood.report.sections import training_panels

@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import Self
 
 from wildood.errors import InputError
-from wildood.experiments.results import Failure, Result
-from wildood.experiments.store import SCORES, RunStore, Scores
+from wildood.experiments.store import SCORES, Failure, Result, RunStore, Scores
 from wildood.experiments.tables import ResultsTable, result_tables
 
 TITLE = "What was run, and what it found"  # of the page
@@ -39,7 +38,7 @@ class Runs:
         """Read a store; one without anything to show is refused."""
         if not store.root.is_dir():
             raise InputError(f"{store.root} is no directory: give the one that wildood reproduce wrote its runs to")
-        held = store.found()
+        held = store.contents()
         unfinished = len(held.unfinished)
         found = cls(store, held.results, held.failures, unfinished, held.left_out)
         if not (held.results or held.failures or unfinished):

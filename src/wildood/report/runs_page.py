@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from html import escape
 
-from wildood.experiments.results import Failure, Result
-from wildood.experiments.table_names import id_title, method_title, set_title
+from wildood.experiments.store import Failure, Result
+from wildood.experiments.tables import id_title, method_title, set_title
 from wildood.report.beside_panel import beside_panel
 from wildood.report.page import Panel, Section, definitions, note
 from wildood.report.results_panel import results_panel

@@ -4,10 +4,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import NamedTuple
 
-from wildood.experiments.results import Result
-from wildood.experiments.store import KNOWN
-from wildood.experiments.table_names import paper_set, set_title
-from wildood.experiments.tables import ResultsTable, TableRow
+from wildood.experiments.store import KNOWN, Result
+from wildood.experiments.tables import ResultsTable, TableRow, paper_set, set_title
 from wildood.report.multiples import score_figure
 from wildood.report.page import Panel
 from wildood.report.run_page import run_link, scores_panel

@@ -4,8 +4,7 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 
-from wildood.experiments.table_names import AVERAGE
-from wildood.experiments.tables import Cell, Metric, ResultsTable, TableRow
+from wildood.experiments.tables import AVERAGE, Cell, Metric, ResultsTable, TableRow
 from wildood.report.table_text import table_title
 
 COLUMNS = (

@@ -3,8 +3,7 @@
 import re
 from itertools import groupby
 
-from wildood.experiments.table_names import AVERAGE, column_title
-from wildood.experiments.tables import ID_ONLY, WITH_WILD, Cell, ResultsTable
+from wildood.experiments.tables import AVERAGE, ID_ONLY, WITH_WILD, Cell, ResultsTable, column_title
 from wildood.report.escaping import escaped_latex
 from wildood.report.table_text import table_caption, table_columns, table_notes, table_title
 

@@ -2,16 +2,18 @@
 
 from collections.abc import Iterable, Iterator
 
-from wildood.experiments.table_names import (
+from wildood.experiments.tables import (
     AVERAGE,
     METRIC_TITLES,
     SET_TITLES,
     STAND_INS,
+    Cell,
+    ResultsTable,
+    TableRow,
     column_title,
     id_title,
     set_title,
 )
-from wildood.experiments.tables import Cell, ResultsTable, TableRow
 from wildood.report.escaping import escaped_markdown
 
 CONVENTIONS = {

@@ -1,4 +1,5 @@
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -10,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from wildood.errors import TrainingError
-from wildood.experiments import pool as runner
+from wildood.experiments import pool as pools
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.pool import run_all, work
-from wildood.experiments.results import Failure, Result
 from wildood.experiments.run import run
-from wildood.experiments.store import RunStore
+from wildood.experiments.store import Failure, Result, RunStore
 from wildood.methods.schedule import Schedule
 
 RUN_ALL = """
@@ -30,7 +30,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background inherit that it is ignored
     runs, root, *files = sys.argv[1:]
     experiments = [Experiment.from_toml(Path(file).read_text()) for file in files]
-    run_all(experiments, RunStore(Path(runs)), root, workers=2, told=lambda ended: None)
+    run_all(experiments, RunStore(Path(runs)), root, workers=2, on_end=lambda ended: None)
 """
 
 
@@ -45,7 +45,7 @@ def several(small):
 def alone(several, small_root, tmp_path_factory):
     """What the runs find if nothing disturbs them."""
     store = RunStore(tmp_path_factory.mktemp("alone"))
-    run_all(several, store, small_root, workers=2, told=lambda _: None)
+    run_all(several, store, small_root, workers=2, on_end=lambda _: None)
     return outcome(store)
 
 
@@ -58,7 +58,7 @@ def outcome(store):
             found.accuracy,
             [{key: value for key, value in row.items() if key not in timed} for row in found.history],
         )
-        for found in store.found().results
+        for found in store.contents().results
     }
 
 
@@ -96,18 +96,18 @@ def children_of(pid):
 
 
 def test_runs_are_done_by_workers_and_each_is_told(several, small_root, tmp_path, alone):
-    store, told = RunStore(tmp_path), []
-    ended = run_all(several, store, small_root, workers=2, told=told.append)
-    assert {each.experiment.name for each in told} == {each.name for each in several}
+    store, ended_runs = RunStore(tmp_path), []
+    ended = run_all(several, store, small_root, workers=2, on_end=ended_runs.append)
+    assert {each.experiment.name for each in ended_runs} == {each.name for each in several}
     assert all(isinstance(each, Result) for each in ended)
     assert outcome(store) == alone
-    assert run_all(several, store, small_root, workers=2, told=told.append) == []
+    assert run_all(several, store, small_root, workers=2, on_end=ended_runs.append) == []
 
 
 def test_a_failed_run_does_not_stop_the_others_and_is_tried_again_by_the_next_call(small, small_root, tmp_path):
     wrong, store = replace(small, test=("none.npz",), wild="none.npz"), RunStore(tmp_path)
     run(wrong, store, small_root)
-    ended = run_all([wrong, small], store, small_root, workers=2, told=lambda _: None)
+    ended = run_all([wrong, small], store, small_root, workers=2, on_end=lambda _: None)
     assert {each.experiment.name: type(each) for each in ended} == {wrong.name: Failure, small.name: Result}
 
 
@@ -123,7 +123,7 @@ def test_killed_runner_loses_and_doubles_nothing_and_its_workers_stop(several, s
     until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
     done = {each.name: (store.place(each) / "result.json").stat().st_mtime_ns for each in several if store.is_done(each)}
     assert several[0].name in done
-    run_all(several, store, small_root, workers=2, told=lambda _: None)
+    run_all(several, store, small_root, workers=2, on_end=lambda _: None)
     for name, written in done.items():
         assert (runs / name / "result.json").stat().st_mtime_ns == written
     assert outcome(store) == alone
@@ -184,22 +184,30 @@ def test_two_runners_on_a_damaged_run_do_it_once_and_keep_what_was_there_once(se
 
 
 def test_workers_that_keep_dying_are_told_instead_of_started_for_ever(small, small_root, tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "work", len)  # which takes no such arguments
+    monkeypatch.setattr(pools, "work", len)  # which takes no such arguments
     with pytest.raises(TrainingError, match=r"keep dying \(exit code 1, see above\) with 1 runs left"):
-        run_all([small], RunStore(tmp_path), small_root, workers=2, told=lambda _: None)
+        run_all([small], RunStore(tmp_path), small_root, workers=2, on_end=lambda _: None)
 
 
-def test_a_worker_without_its_parent_stops_before_the_next_run(small, small_root, tmp_path):
+def test_a_worker_without_its_parent_stops_at_the_next_epoch(small, small_root, tmp_path):
+    ours, theirs = multiprocessing.Pipe()
+    ours.send(small)
     with pytest.raises(SystemExit):
-        work([small], tmp_path, small_root, parent=-1, threads=1)
+        work(theirs, tmp_path, small_root, parent=-1, threads=1)
     assert not RunStore(tmp_path).is_done(small)
+
+
+def test_a_worker_ends_when_its_parent_closes_the_connection(tmp_path):
+    ours, theirs = multiprocessing.Pipe()
+    ours.close()
+    assert work(theirs, tmp_path, None, parent=os.getppid(), threads=1) is None
 
 
 def test_a_run_of_another_version_is_left_out_of_the_results(small, small_root, tmp_path):
     store = RunStore(tmp_path)
-    run_all([small], store, small_root, workers=2, told=lambda _: None)
+    run_all([small], store, small_root, workers=2, on_end=lambda _: None)
     other = tmp_path / "0123456789ab"
     other.mkdir()
     (other / "experiment.toml").write_text(small.to_toml())
     (other / "result.json").write_text(json.dumps({}))
-    assert [found.experiment for found in store.found().results] == [small]
+    assert [found.experiment for found in store.contents().results] == [small]

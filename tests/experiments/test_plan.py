@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from wildood.errors import InputError
-from wildood.experiments import plan as probing
+from wildood.experiments import plan as plans
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.plan import Passes, Plan, PlanRow, Sizes, measured_rate, plan, work_of
-from wildood.experiments.results import OnOod, Result
-from wildood.experiments.store import RunStore
+from wildood.experiments.plan import Plan, PlanRow, Sizes, Work, estimate_work, measured_rate, plan
+from wildood.experiments.store import OodMetrics, Result, RunStore
 from wildood.methods.schedule import Schedule
 
 SIZES = Sizes(labelled=1000, wild_id=700, wild_ood=300, holdout=200, test=500, validation_ood=50)
@@ -36,57 +35,51 @@ def test_the_time_left_is_that_of_the_workers_that_have_something_to_do(rows, st
 
 
 def test_a_score_looks_at_everything_once():
-    assert work_of(ENERGY, SIZES) == (0, Passes(0, 1000 + 200 + 500))
-    with_wild = replace(ENERGY, wild="svhn", pi=0.1)  # of which features are taken, and OOD data that may choose
-    assert work_of(with_wild, SIZES) == (0, Passes(0, 1000 + 200 + 500 + 1000 + 50))
+    assert estimate_work(ENERGY, SIZES) == Work(0, 0, 1000 + 200 + 500)
 
 
 def test_a_step_on_the_input_is_counted_for_each_epsilon_that_is_tried():
     mahalanobis = Experiment("cifar10", ("svhn",), method="mahalanobis")
-    # Half of the holdout for each of 7 epsilons, of which one is 0; then the other half and the tests with the one chosen.
-    stepped = 6 * 100 + 100 + 500
-    assert work_of(mahalanobis, SIZES) == (0, Passes(stepped, 1000 + 100 + stepped))
-    fixed = replace(mahalanobis, settings={"epsilon": 0.0})
-    assert work_of(fixed, SIZES) == (0, Passes(0, 1000 + 200 + 500))
+    perturbed = 7 * 100 + 200 + 500  # half of the holdout for each of 7 epsilons; then all of it and the tests
+    assert estimate_work(mahalanobis, SIZES) == Work(0, perturbed, 1000 + perturbed)
+    fixed = replace(mahalanobis, settings={"epsilon": 0.001})
+    assert estimate_work(fixed, SIZES) == Work(0, 200 + 500, 1000 + 200 + 500)
 
 
 @pytest.mark.parametrize(("protocol", "more"), [("honest", 1000), ("as_published", 50)])
 def test_what_chooses_an_epsilon_is_counted_with_the_wild_or_the_ood_data(protocol, more):
     odin = Experiment("cifar10", ("svhn",), "svhn", 0.1, "odin", protocol=protocol)
-    stepped = 9 * (100 + more) + 100 + 500
-    assert work_of(odin, SIZES) == (0, Passes(stepped, 1000 + (100 + more) + stepped))
+    assert estimate_work(odin, SIZES).trained == 10 * (100 + more) + 200 + 500
 
 
 def test_csi_is_counted_with_its_views_and_its_second_stage():
     csi = Experiment("cifar10", ("svhn",), method="csi", settings={"head_epochs": 2}, schedule=Schedule(epochs=3, batch=128))
-    # 3 epochs of 7 steps of 128 examples in 8 views; 2 of 31 steps of 32 in 4 views, without a backward pass.
-    evaluated = 200 + 2 * 200 * 4  # the first stage when it starts, the second one after each epoch
-    expected = Passes(21 * 128 * 8, 1000 + 4 * (200 + 500) + 62 * 32 * 4 + evaluated)
-    assert work_of(csi, SIZES) == (21 + 62, expected)
+    # 3 epochs of 7 steps of 128 examples, 2 of 31 steps of 32; 8 views of each.
+    work = estimate_work(csi, SIZES)
+    assert (work.steps, work.trained) == (21 + 62, 8 * (21 * 128 + 62 * 32))
 
 
 def test_wild_data_doubles_a_batch():
     woods = Experiment("cifar10", ("svhn",), "svhn", 0.1, schedule=Schedule(steps=10, batch=100))
-    steps, passes = work_of(woods, SIZES)
-    assert (steps, passes.trained) == (10, 10 * 100 * 2)
-
-
-def test_wild_examples_are_counted_once_more_for_the_starting_classifier():
-    woods, logistic = (
-        work_of(Experiment("cifar10", ("svhn",), "svhn", 0.1, method, schedule=Schedule(steps=10, batch=100)), SIZES)[1]
-        for method in ("woods", "energy-logistic")
-    )
-    assert woods.looked_at - logistic.looked_at == 10 * 100
+    assert estimate_work(woods, SIZES)[:2] == (10, 10 * 100 * 2)
 
 
 def test_a_method_that_trains_without_wild_data_is_counted_without_it():
     alone = Experiment("cifar10", ("svhn",), method="godin", settings={"epsilon": 0.0}, schedule=Schedule(steps=10))
-    assert work_of(replace(alone, wild="svhn", pi=0.1), SIZES) == work_of(alone, SIZES)
+    assert estimate_work(replace(alone, wild="svhn", pi=0.1), SIZES) == estimate_work(alone, SIZES)
+
+
+def test_runs_that_are_done_tell_how_long_others_of_their_cell_take(small, small_root, tmp_path):
+    store, tests = RunStore(tmp_path), {"grey.npz": OodMetrics(0.25, 0.01, 0.9, 0.91, 0.92, 0.1, 30)}
+    for seed, seconds in ((0, 100.0), (1, 200.0)):
+        store.add(Result(replace(small, seed=seed), tests, 0.95, 0.05, 30, seconds=seconds), {})
+    (row,) = plan([replace(small, seed=seed) for seed in range(3)], store, small_root).rows
+    assert (row.runs, row.done, row.seconds) == (3, 2, 150.0)
 
 
 def test_one_slow_step_does_not_ruin_the_measurement(small, monkeypatch):
     clock = iter([0.0, 9.0, 10.0, 10.5, 20.0, 21.0, 30.0, 30.25, 40.0, 49.0, 50.0, 59.0])
-    monkeypatch.setattr(probing.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(plans.time, "perf_counter", lambda: next(clock))
     assert measured_rate(small, (8, 8, 3)) == (64 / 0.5, 64 / 0.25)
 
 
@@ -146,7 +139,7 @@ def test_one_mean_for_all_channels_is_taken(small, small_root, tmp_path):
 def test_what_is_done_needs_no_data_and_no_time(tmp_path):
     store = RunStore(tmp_path)
     gone = Experiment("gone.npz", ("gone.npz",), method="energy")
-    found = OnOod(0.25, 0.01, 0.9, 0.91, 0.92, 0.1, 30)
+    found = OodMetrics(0.25, 0.01, 0.9, 0.91, 0.92, 0.1, 30)
     store.add(Result(gone, {"gone.npz": found}, 0.95, 0.05, 30), {})
     (store.place(gone) / "experiment.toml").write_text("id =")  # on which a result does not depend
     assert plan([gone], store, tmp_path) == Plan((PlanRow(gone, 1, 1, 0, 0, 0.0),), ())

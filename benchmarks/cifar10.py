@@ -3,18 +3,20 @@
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from safetensors.torch import load_file
 
 from wildood.data.inputs import InputSpec
 from wildood.data.wild import WildMixture
-from wildood.experiments.parts import Images, Labels, PartName, Parts
+from wildood.experiments.split import Split, TestPart
 from wildood.models.resnet import ResNet20
 
 SPEC = InputSpec(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 PI = 0.1
+Images, Labels = npt.NDArray[np.uint8], npt.NDArray[np.int64]
 
 
-def cifar10(root: Path, ood: str, seed: int, part: PartName = "test", holdout: int = 1000) -> Parts:
+def cifar10(root: Path, ood: str, seed: int, part: TestPart = "test", holdout: int = 1000) -> Split:
     """The data of one seed: 10,000 labelled, the other training images in the wild, OOD 70 % wild and 30 % test.
 
     The classifier has been trained on all of the training images, so that the holdout is taken from the test images; it
@@ -35,7 +37,15 @@ def cifar10(root: Path, ood: str, seed: int, part: PartName = "test", holdout: i
         fresh = images[held], labels[held]
         test_ood, wild_ood = np.split(wild_ood, [int(0.3 * train)])
     mixture = WildMixture(id=images[wild_id], ood=wild_ood, pi=PI)
-    return Parts((images[labelled], labels[labelled]), mixture, _first(fresh, holdout), _rest(fresh, holdout), test_ood)
+    return Split(
+        labelled=(images[labelled], labels[labelled]),
+        wild=mixture,
+        holdout=(fresh[0][:holdout], fresh[1][:holdout]),
+        test_id=(fresh[0][holdout:], fresh[1][holdout:]),
+        tests={ood: test_ood},
+        classes=10,
+        spec=SPEC,
+    )
 
 
 def resnet20(root: Path, weights: str = "resnet20-cifar10") -> ResNet20:
@@ -43,11 +53,3 @@ def resnet20(root: Path, weights: str = "resnet20-cifar10") -> ResNet20:
     model = ResNet20()
     model.load_state_dict(load_file(root / "weights" / f"{weights}.safetensors"))
     return model
-
-
-def _first(pair: tuple[Images, Labels], count: int) -> tuple[Images, Labels]:
-    return pair[0][:count], pair[1][:count]
-
-
-def _rest(pair: tuple[Images, Labels], count: int) -> tuple[Images, Labels]:
-    return pair[0][count:], pair[1][count:]

@@ -3,6 +3,8 @@
 import os
 import shutil
 import signal
+import socket
+import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -14,14 +16,67 @@ from wildood.cli.main import main
 from wildood.errors import InputError
 from wildood.experiments import ray_pool as on_ray
 from wildood.experiments.grids import GRIDS, Grid
-from wildood.experiments.ray_pool import run_on_ray
-from wildood.experiments.results import Failure, Result
+from wildood.experiments.ray_pool import connected, run_on_ray
 from wildood.experiments.run import run
-from wildood.experiments.store import RunStore
+from wildood.experiments.store import Failure, Result, RunStore
 
 # A start that Ray gives up leaves unclosed pipes of its own; the next attempt is what counts.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 TIMES = {"images_per_second", "seconds_left"}
+
+
+class NoneFound:
+    """In the place of Ray's cached look at the processes."""
+
+    def __call__(self):
+        return set()
+
+    def cache_clear(self):
+        """Nothing was cached."""
+
+
+def refusal(address="local", cpus=1, gpus=0.0):
+    with pytest.raises(InputError) as refused, connected(address, cpus, gpus):
+        pytest.fail("connected")
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_without_ray_it_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert refusal() == "runs on Ray need the package ray: pip install 'wildood[ray]'"
+
+
+def test_address_at_which_nobody_listens_is_refused():
+    with socket.socket() as taken:  # a port that is bound, but not listened at, refuses
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert refusal(address).startswith(f"nobody answers at {address} (")
+
+
+def test_no_cluster_to_find_and_an_address_that_is_none_are_refused(monkeypatch, tmp_path):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", os.fspath(tmp_path))
+    # Ray also looks for clusters among the processes, where it would find that of a test which runs beside this one.
+    monkeypatch.setattr("ray._private.services._cached_find_gcs_addresses", NoneFound())
+    for address in ("auto", "nonsense"):
+        assert refusal(address).startswith(f"Ray cannot be used at {address} (")
+        assert refusal(address).endswith("): give a cluster's address, or local")
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "said"),
+    [
+        (0, 0.0, "a run has 0 CPUs: give at least 1"),
+        (1, -1.0, "a run has -1 GPUs: give a share of one, such as 0.5, or a whole number"),
+        (1, 1.5, "a run has 1.5 GPUs: give a share of one, such as 0.5, or a whole number"),
+    ],
+)
+def test_share_that_no_run_can_have_is_refused(cpus, gpus, said):
+    assert refusal("local", cpus, gpus) == said
+
+
+# From here on, tests use the cluster of the module; those above connect by themselves.
 
 
 @pytest.fixture
@@ -44,10 +99,10 @@ def by_name(ended):
 def killed_once(real, name, at_step):
     """A worker's work that saves after every step, notes each, and is killed in the middle of one run, the first time."""
 
-    def work(experiment, places):
-        from wildood.detect import fitting  # noqa: PLC0415 - of the worker, where this is run
+    def work(experiment, task):
+        from wildood.detect import fit as fitting  # noqa: PLC0415 - of the worker, where this is run
 
-        notes = places.runs / f"{experiment.name}.txt"
+        notes = task.runs / f"{experiment.name}.txt"
         first = not notes.exists()
 
         def note(step, _objective):
@@ -59,7 +114,7 @@ def killed_once(real, name, at_step):
         training = fitting.Training
         fitting.Training = partial(training, checkpoint_seconds=0.0, on_step=note)
         try:
-            return real(experiment, places)
+            return real(experiment, task)
         finally:
             fitting.Training = training
 
@@ -73,14 +128,14 @@ def test_runs_on_ray_end_with_the_bits_of_plain_runs(cluster, one_thread, store,
         assert isinstance(run(experiment, plain, small_root), Result)
     monkeypatch.chdir(tmp_path)  # paths that are not absolute mean the same to workers as here
     shutil.copytree(small_root, "data")
-    told = []
-    ended = run_on_ray([trained, scored, trained], RunStore(Path("runs")), "data", "local", told.append)
-    assert told == ended
+    on_end = []
+    ended = run_on_ray([trained, scored, trained], RunStore(Path("runs")), "data", "local", on_end.append)
+    assert on_end == ended
     assert sorted(each.experiment.name for each in ended) == sorted([trained.name, scored.name])
     assert {type(each) for each in ended} == {Result}
     for experiment in (trained, scored):
         assert found(store, experiment) == found(plain, experiment)
-    assert run_on_ray([trained, scored], store, small_root, "local", told.append) == []
+    assert run_on_ray([trained, scored], store, small_root, "local", on_end.append) == []
     assert sorted(each.name for each in store.root.iterdir() if each.is_file()) == []
 
 
@@ -110,24 +165,24 @@ def test_run_that_fails_and_run_whose_workers_die_are_recorded_and_the_rest_goes
     fails, dies = replace(small, test=("missing.npz",)), replace(small, seed=1)
     real, name = on_ray.work, dies.name
 
-    def work(experiment, places):
+    def work(experiment, task):
         if experiment.name == name:
             os.kill(os.getpid(), signal.SIGKILL)
-        return real(experiment, places)
+        return real(experiment, task)
 
     monkeypatch.setattr(on_ray, "work", work)
     monkeypatch.setattr(on_ray, "MOST_DEATHS", 1)
-    plan, told = [fails, dies, small], []
-    ended = by_name(run_on_ray(plan, store, small_root, "local", told.append))
-    assert by_name(told) == ended
+    plan, on_end = [fails, dies, small], []
+    ended = by_name(run_on_ray(plan, store, small_root, "local", on_end.append))
+    assert by_name(on_end) == ended
     assert isinstance(ended[small.name], Result)
     assert ended[fails.name].error.startswith(f"{small_root / 'missing.npz'} is not there")
     assert ended[dies.name].error.startswith("the worker died, and so did those that tried again (WorkerCrashedError)")
     assert store.is_done(small)
-    assert by_name(store.found().failures) == {each.name: ended[each.name] for each in (fails, dies)}
+    assert by_name(store.contents().failures) == {each.name: ended[each.name] for each in (fails, dies)}
 
     monkeypatch.setattr(on_ray, "work", real)  # called again, what failed is tried again
-    again = by_name(run_on_ray(plan, store, small_root, "local", told.append))
+    again = by_name(run_on_ray(plan, store, small_root, "local", on_end.append))
     assert {name: type(each) for name, each in again.items()} == {dies.name: Result, fails.name: Failure}
 
 
@@ -137,11 +192,11 @@ def test_run_that_another_process_has_claimed_is_waited_for(cluster, store, smal
         assert elsewhere.enter_context(store.claimed(claimed))
         order = []
 
-        def told(ended):
+        def on_end(ended):
             order.append(ended.experiment)
             elsewhere.close()
 
-        run_on_ray([claimed, free], store, small_root, "local", told)
+        run_on_ray([claimed, free], store, small_root, "local", on_end)
     assert order == [free, claimed]
 
 
@@ -155,7 +210,7 @@ def test_worker_with_another_wildood_or_another_directory_stops_all_in_one_line(
     monkeypatch.setattr(on_ray, "NamedTemporaryFile", lambda **_: ExitStackWithName(store.root / "seen-here-only"))
     with pytest.raises(InputError, match=r"runs is another directory on the Ray node .*: give --runs where all nodes see"):
         run_on_ray([small], store, small_root, "local", print)
-    assert not any(store.found())
+    assert not any(store.contents())
 
 
 class ExitStackWithName(ExitStack):
@@ -172,7 +227,7 @@ def test_command_runs_its_plan_on_ray(cluster, tmp_path, small_root, small, monk
     assert "2 runs, 0 done" in printed.out
     assert printed.out.endswith("wildood report runs: tables, figures and a page of them\n")
     assert printed.err == ""
-    assert sorted(each.experiment.seed for each in RunStore(tmp_path / "runs").found().results) == [0, 1]
+    assert sorted(each.experiment.seed for each in RunStore(tmp_path / "runs").contents().results) == [0, 1]
 
 
 @pytest.mark.parametrize(
