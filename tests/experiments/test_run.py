@@ -146,7 +146,7 @@ def test_a_classifier_trained_on_all_is_one_for_all_seeds(small):
     assert start_name(small) != start_name(replace(small, seed=3))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not NAMES[name].about.gradients])
+@pytest.mark.parametrize("name", [name for name in NAMES if not NAMES[name].needs.gradients])
 def test_a_score_on_the_run_module_is_the_score_on_the_images(small, small_root, tmp_path, name):
     settings = {"k": 5} if name == "knn" else {}
     experiment = replace(small, method=name, settings=settings, wild=None, pi=0.0)
