@@ -99,7 +99,7 @@ class Images(ArraySource):
     unlabelled: str = ""
 
     def fingerprint(self) -> str:
-        """The hash `content`, or else that of the arrays.
+        """The content's text, or that of the arrays.
 
         >>> import numpy as np
         >>> Images(np.zeros((2, 3)), content="c0ffee").fingerprint()
