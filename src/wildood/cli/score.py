@@ -62,8 +62,8 @@ def run(words: Sequence[str]) -> None:
     """Write example (its file, or its number), score, decision (known or unknown) and the classifier's class for each."""
     options = parse(ScoreOptions, "score", words)
     out = Path(options.out)
-    if options.out != "-" and (out.is_dir() or not out.parent.is_dir()):
-        what = "is a directory" if out.is_dir() else "is in a directory that does not exist"
+    if options.out != "-" and ((out.exists() and not out.is_file()) or not out.parent.is_dir()):
+        what = "is a directory or a device" if out.exists() else "is in a directory that does not exist"
         raise InputError(f"--out {options.out} {what}: give a file, or - for standard output")
     detector = load(options.detector, model=None if options.model is None else read_model(options.model))
 
@@ -86,14 +86,14 @@ def run(words: Sequence[str]) -> None:
 def _directory(options: ScoreOptions, archive: Archive) -> AbstractContextManager[ShardDirectory | None]:
     if options.out == "-":
         return nullcontext()
-    made_from = {
+    provenance = {
         "a detector": read_description(options.detector)["digest"],
         "a --model": options.model or "",
         "examples": archive.identity,
         "a --format": options.format,
         "a version of wildood": __version__,
     }
-    return shard_directory(Path(options.out), made_from, skip_broken=options.skip_broken)
+    return shard_directory(Path(options.out), provenance, skip_broken=options.skip_broken)
 
 
 class Job(NamedTuple):
