@@ -14,11 +14,12 @@ import pytest
 import torch
 
 import wildood
-from wildood.data.archives import Archive, ArrayShard, Shard, ShardExamples, array_archive
+from wildood.data.archives import Archive, ArrayShard, Shard, ShardExamples, array_archive, shard_size
 from wildood.data.files import digest, locked
 from wildood.detect import bulk
 from wildood.detect.bulk import score_archive, score_shard, shard_directory
 from wildood.errors import InputError
+from wildood.models.classifier import EVAL_BATCH
 from wildood.models.small import MLP
 
 PROVENANCE = {"a detector": "c0ffee", "examples": "x"}
@@ -112,6 +113,10 @@ def test_a_class_without_a_name_is_called_by_its_number(detector, x, form):
     lines = score_shard(few, ArrayShard(0, 50, rows=x[:50]), form).text.splitlines()
     said = [json.loads(line)["class"] for line in lines] if form == "jsonl" else [line.split(",")[3] for line in lines[1:]]
     assert said == (expected if form == "jsonl" else list(map(str, expected)))
+
+
+def test_shards_hold_whole_batches_so_that_no_batch_depends_on_how_an_archive_is_cut():
+    assert {shard_size(size) % EVAL_BATCH for size in range(0, 200_000, 1000)} == {0}
 
 
 class CountedShard(Shard):

@@ -41,7 +41,7 @@ class ScoreOptions:
         detector: the directory that fit wrote.
         examples: a directory of pictures, a .csv or .jsonl file of paths, FILE.npz or FILE.npy (FILE.npz:name for one of
             several arrays), - for standard input, or a named set.
-        model: module:function, for a detector of a model of your own: no code is imported because a file says so.
+        model: module:function that builds a model of your own. For security, loading a detector never imports code.
         format: csv with a header, or jsonl with one object in each line.
         out: a file to write to, or - for standard output; an interrupted call leaves FILE.part, and continues from it.
         skip_broken: leave out pictures that cannot be read, instead of stopping.
