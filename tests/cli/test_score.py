@@ -151,6 +151,18 @@ def test_standard_input_continues_if_it_is_the_same_again(place, monkeypatch, ca
     assert Path("a.csv").read_bytes() == expected
 
 
+def test_an_output_that_is_no_plain_file_is_refused_and_stays(place, capsys):
+    os.mkfifo("pipe")
+    for out, what in (
+        ("pipe", "is a directory or a device"),
+        ("d", "is a directory or a device"),
+        ("no/a", "is in a directory"),
+    ):
+        assert main(["score", "d", "x.npy", "--out", out]) == 2
+        assert f"--out {out} {what}" in capsys.readouterr().err
+    assert Path("pipe").is_fifo()
+
+
 def test_standard_output_gets_the_same_lines(place, capsys):
     expected = whole("d", "x.npy")
     capsys.readouterr()

@@ -14,14 +14,15 @@ import pytest
 import torch
 
 import wildood
-from wildood.data.archives import Archive, ArrayShard, Shard, ShardExamples, array_archive
+from wildood.data.archives import Archive, ArrayShard, Shard, ShardExamples, array_archive, shard_size
 from wildood.data.files import digest, locked
 from wildood.detect import bulk
 from wildood.detect.bulk import score_archive, score_shard, shard_directory
 from wildood.errors import InputError
+from wildood.models.classifier import EVAL_BATCH
 from wildood.models.small import MLP
 
-MADE_FROM = {"a detector": "c0ffee", "examples": "x"}
+PROVENANCE = {"a detector": "c0ffee", "examples": "x"}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def rows(x, *, hashed=False):
         yield ArrayShard(first, len(part), fingerprint=digest(part.tobytes()) if hashed else "", rows=part)
 
 
-def score(detector, shards, made_from=MADE_FROM, stop_after=None, form="csv", **options):
+def score(detector, shards, provenance=PROVENANCE, stop_after=None, form="csv", **options):
     """Score into a.csv, interrupted after some shards; the first examples of the shards that were scored."""
     scored = []
 
@@ -59,7 +60,7 @@ def score(detector, shards, made_from=MADE_FROM, stop_after=None, form="csv", **
             scored.append(shard.first)
             yield shard, score_shard(detector, shard, form)
 
-    with shard_directory(Path("a.csv"), made_from, **options) as directory:
+    with shard_directory(Path("a.csv"), provenance, **options) as directory:
         score_archive(Archive("inbox", "x", None, iter(shards)), scorer, directory)
     return scored
 
@@ -112,6 +113,10 @@ def test_a_class_without_a_name_is_called_by_its_number(detector, x, form):
     lines = score_shard(few, ArrayShard(0, 50, rows=x[:50]), form).text.splitlines()
     said = [json.loads(line)["class"] for line in lines] if form == "jsonl" else [line.split(",")[3] for line in lines[1:]]
     assert said == (expected if form == "jsonl" else list(map(str, expected)))
+
+
+def test_shards_hold_whole_batches_so_that_no_batch_depends_on_how_an_archive_is_cut():
+    assert {shard_size(size) % EVAL_BATCH for size in range(0, 200_000, 1000)} == {0}
 
 
 class CountedShard(Shard):
@@ -169,17 +174,16 @@ def test_interrupted_while_shards_are_joined_it_scores_none_again(detector, x, m
     Path("a.csv").write_text("old")
     synced, really = [], os.fsync
 
-    def stop(number):
-        really(number)
-        if Path(f"/proc/self/fd/{number}").readlink().name == "joined":
-            synced.append(Path("a.csv").read_text())
+    def stop(file):
+        really(file)
+        synced.append(Path("a.csv").read_text())
+        if len(synced) == 1 + 3 + 1:  # the record, the shards, and what they are joined into
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(bulk.os, "fsync", stop)
         interrupt(detector, rows(x), None)
-    assert synced == ["old"]  # what replaces it is on the disk first
-    assert Path("a.csv").read_text() == "old"
+    assert synced[-1] == Path("a.csv").read_text() == "old"  # what replaces it is on the disk first
     assert score(detector, rows(x)) == []
     assert (Path("a.csv").read_bytes(), left()) == (expected, ["a.csv"])
 
@@ -235,11 +239,11 @@ def test_shards_of_other_or_more_examples_are_refused_and_later_examples_may_cha
     assert score(detector, rows(later, hashed=True)) == [8192]
 
 
-def test_shards_made_from_something_else_are_refused_and_kept(detector, x):
+def test_shards_provenance_something_else_are_refused_and_kept(detector, x):
     interrupt(detector, rows(x), 1)
-    said = refusal(detector, rows(x), made_from=MADE_FROM | {"a detector": "another"})
+    said = refusal(detector, rows(x), provenance=PROVENANCE | {"a detector": "another"})
     assert said == f"a.csv.part was begun with a detector other than now: {ANEW}"
-    said = refusal(detector, rows(x), made_from={"a detector": "another"})
+    said = refusal(detector, rows(x), provenance={"a detector": "another"})
     assert said == f"a.csv.part was begun with a detector and examples other than now: {ANEW}"
 
 

@@ -41,7 +41,7 @@ class ScoreOptions:
         detector: the directory that fit wrote.
         examples: a directory of pictures, a .csv or .jsonl file of paths, FILE.npz or FILE.npy (FILE.npz:name for one of
             several arrays), - for standard input, or a named set.
-        model: module:function, for a detector of a model of your own: no code is imported because a file says so.
+        model: module:function that builds a model of your own. For security, loading a detector never imports code.
         format: csv with a header, or jsonl with one object in each line.
         out: a file to write to, or - for standard output; an interrupted call leaves FILE.part, and continues from it.
         skip_broken: leave out pictures that cannot be read, instead of stopping.
@@ -62,8 +62,8 @@ def run(words: Sequence[str]) -> None:
     """Write example (its file, or its number), score, decision (known or unknown) and the classifier's class for each."""
     options = parse(ScoreOptions, "score", words)
     out = Path(options.out)
-    if options.out != "-" and (out.is_dir() or not out.parent.is_dir()):
-        what = "is a directory" if out.is_dir() else "is in a directory that does not exist"
+    if options.out != "-" and ((out.exists() and not out.is_file()) or not out.parent.is_dir()):
+        what = "is a directory or a device" if out.exists() else "is in a directory that does not exist"
         raise InputError(f"--out {options.out} {what}: give a file, or - for standard output")
     detector = load(options.detector, model=None if options.model is None else read_model(options.model))
 
@@ -86,14 +86,14 @@ def run(words: Sequence[str]) -> None:
 def _directory(options: ScoreOptions, archive: Archive) -> AbstractContextManager[ShardDirectory | None]:
     if options.out == "-":
         return nullcontext()
-    made_from = {
+    provenance = {
         "a detector": read_description(options.detector)["digest"],
         "a --model": options.model or "",
         "examples": archive.identity,
         "a --format": options.format,
         "a version of wildood": __version__,
     }
-    return shard_directory(Path(options.out), made_from, skip_broken=options.skip_broken)
+    return shard_directory(Path(options.out), provenance, skip_broken=options.skip_broken)
 
 
 class Job(NamedTuple):

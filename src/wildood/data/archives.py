@@ -230,10 +230,10 @@ def _image_shards(listing: Listing, framing: Framing, *, skip_broken: bool) -> I
     root, listed = listing.root.absolute(), iter(listing)
     for first, files in zip(integers(0, size), iter(lambda: tuple(islice(listed, size)), ()), strict=False):
         states = repr([(file.name, file.size, file.changed, file.stamped) for file in files])
+        state = _fingerprint(states.encode(errors="surrogateescape"))
         yield ImageShard(
-            first, len(files), fingerprint=_fingerprint(states.encode(errors="surrogateescape")), path=root, files=files,
-            framing=framing, skip_broken=skip_broken,
-        )  # fmt: skip
+            first, len(files), fingerprint=state, path=root, files=files, framing=framing, skip_broken=skip_broken
+        )
     listing.remarks()
 
 
@@ -321,9 +321,8 @@ def open_stream(text: str) -> Iterator[ArrayStream]:
             if magic.startswith(b"PK"):
                 archive = stack.enter_context(zipfile.ZipFile(_seekable(file, magic, stack)))
                 arrays = [name.removesuffix(".npy") for name in archive.namelist()]
-                name = array_files.name_in(
-                    arrays, names[:1] or (arrays if len(arrays) == 1 else array_files.X_NAMES), place, text
-                )
+                wanted = names[:1] or (arrays if len(arrays) == 1 else array_files.X_NAMES)
+                name = array_files.name_in(arrays, wanted, place, text)
                 file = stack.enter_context(archive.open(f"{name}.npy"))
                 magic = file.read(_MAGIC)
             stream = ArrayStream(file, magic, text)

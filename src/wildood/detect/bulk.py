@@ -9,16 +9,15 @@ import io
 import json
 import math
 import os
-import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypedDict
 
 from wildood.data.archives import Archive, Shard
-from wildood.data.files import digest, is_held, locked, write_atomically
+from wildood.data.files import digest, is_held, locked
 from wildood.data.schema import Count, SchemaError, parse
 from wildood.detect.detector import Detector
 from wildood.errors import InputError
@@ -105,7 +104,7 @@ class _Header(TypedDict):
 
 
 class ShardDirectory:
-    """FILE.part, which holds the finished shards of FILE: one file each, and a record of what they were made from.
+    """FILE.part: the finished shards of FILE, one file each, and a record of what they were made from.
 
     Attributes:
         path: of the directory.
@@ -115,7 +114,7 @@ class ShardDirectory:
         self.path = output.with_name(f"{output.name}.part")
         self._output, self._shards = output, 0
 
-    def check_record(self, made_from: Mapping[str, str]) -> None:
+    def check_record(self, provenance: Mapping[str, str]) -> None:
         """Refuse to continue with shards that were made from something else."""
         record = self.path / "record.json"
         if self._files():
@@ -123,13 +122,13 @@ class ShardDirectory:
                 recorded = parse(record.read_bytes(), dict[str, str])
             except (FileNotFoundError, SchemaError) as error:
                 raise self._refuse("has no record, or a damaged one, of what its shards were made from") from error
-            others = [name for name in {**recorded, **made_from} if recorded.get(name) != made_from.get(name)]
+            others = [name for name in {**recorded, **provenance} if recorded.get(name) != provenance.get(name)]
             if others:
                 raise self._refuse(f"was begun with {' and '.join(others)} other than now")
-        write_atomically(record, json.dumps(dict(made_from)).encode())
+        self._write(record, [json.dumps(dict(provenance)).encode()])
 
     def totals(self) -> Totals:
-        """What the finished shards hold together."""
+        """The sums over all finished shards."""
         totals = Totals()
         for path in self._files():
             with path.open("rb") as file, suppress(SchemaError):
@@ -137,7 +136,7 @@ class ShardDirectory:
         return totals
 
     def finished(self, shard: Shard) -> Totals | None:
-        """What the file of a shard holds; None if there is none, or if it is damaged."""
+        """The counts of a finished shard; None if its file is missing or damaged, and it must be scored."""
         try:
             header_line, _, text = self._file(shard).read_bytes().partition(b"\n")
             header: _Header = parse(header_line, _Header)
@@ -151,7 +150,7 @@ class ShardDirectory:
         return _totals(header)
 
     def write(self, shard: Shard, scores: ShardScores) -> None:
-        """Write the file of a shard: after this call it is on the disk, whatever happens."""
+        """Write the file of a shard atomically; after this call it is on the disk."""
         text = scores.text.encode(errors="surrogateescape")  # names of files as the disk has them
         header: _Header = {
             "count": shard.count,
@@ -160,7 +159,7 @@ class ShardDirectory:
             "fingerprint": shard.fingerprint,
             "digest": digest(text),
         }
-        write_atomically(self._file(shard), json.dumps(header).encode() + b"\n" + text)
+        self._write(self._file(shard), [json.dumps(header).encode(), b"\n", text])
         self._shards += 1
 
     def join(self) -> None:
@@ -168,23 +167,24 @@ class ShardDirectory:
         files = self._files()
         if len(files) != self._shards:
             raise self._refuse("was begun with more examples than now")
-        with (self.path / "joined").open("wb") as joined:
-            for path in files:
-                with path.open("rb") as file:
-                    file.readline()
-                    shutil.copyfileobj(file, joined)
-            joined.flush()
-            os.fsync(joined.fileno())
-        (self.path / "joined").replace(self._output)
+        self._write(self._output, (path.read_bytes().partition(b"\n")[2] for path in files))
         for path in files:
             path.unlink()
 
     def remove(self) -> None:
         """Remove the directory, and nothing in it that is not ours."""
-        for path in (*self._files(), *(self.path / name for name in ("record.json", "lock", "joined"))):
+        for path in (*self._files(), *(self.path / name for name in ("record.json", "lock", "draft"))):
             path.unlink(missing_ok=True)
         with suppress(OSError):
             self.path.rmdir()
+
+    def _write(self, path: Path, content: Iterable[bytes]) -> None:
+        # Not write_atomically, which looks for leftovers: here may be many files, and the lock keeps other writers out.
+        with (self.path / "draft").open("wb") as file:
+            file.writelines(content)
+            file.flush()
+            os.fsync(file.fileno())
+        (self.path / "draft").replace(path)
 
     def _file(self, shard: Shard) -> Path:
         return self.path / f"{shard.first:015}.shard"  # which sort by their names
@@ -201,13 +201,13 @@ def _totals(header: _Header) -> Totals:
 
 
 @contextmanager
-def shard_directory(output: Path, made_from: Mapping[str, str], *, skip_broken: bool = False) -> Iterator[ShardDirectory]:
+def shard_directory(output: Path, provenance: Mapping[str, str], *, skip_broken: bool = False) -> Iterator[ShardDirectory]:
     """The directory of a file's shards, which are joined into the file at the end of the block; an exception keeps them.
 
     Args:
         output: the file.
-        made_from: what decides its content, by names for people; shards made from something else are refused.
-        skip_broken: whether files that cannot be read may have been left out.
+        provenance: everything that decides its content, by names for messages; shards of another provenance are refused.
+        skip_broken: allow finished shards that left out unreadable files.
 
     >>> import tempfile
     >>> shards = Shard(0, 1), Shard(1, 1)
@@ -231,7 +231,7 @@ def shard_directory(output: Path, made_from: Mapping[str, str], *, skip_broken: 
     with locked(lock) as acquired:
         if not acquired and is_held(lock):
             raise InputError(f"another process is writing {path}: wait for it, or give another --out")
-        directory.check_record(made_from)
+        directory.check_record(provenance)
         before = directory.totals()
         if before.broken and not skip_broken:
             raise InputError(f"{path} was begun with --skip-broken, and left out {before.broken}: give it again")
