@@ -101,6 +101,7 @@ def quick(place):
     return Quick(words, code, out.getvalue(), err.getvalue(), place / "two seeds")
 
 
+@pytest.mark.slow
 def test_demo_writes_detector_results_page_and_examples(done, place):
     assert sorted(path.name for path in (place / "X").iterdir()) == [
         "detector",
@@ -111,6 +112,7 @@ def test_demo_writes_detector_results_page_and_examples(done, place):
     assert (place / "X" / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
+@pytest.mark.slow
 def test_demo_prints_its_table_without_escape_codes(done, record):
     assert "\x1b" not in done.stdout
     expected = {method: [f"{100 * run_of(record, method, 0)[name]:.1f}" for name in METRICS] for method in METHODS}
@@ -133,18 +135,21 @@ def test_demo_prints_the_best_of_each_column_bold_on_a_terminal(monkeypatch, cap
     assert re.findall(r"\x1b\[1m *([\d.]+)", capsys.readouterr().out) == ["2.0", "90.0", "99.0", "90.0", "10.0", "90.0"]
 
 
+@pytest.mark.slow
 def test_demo_puts_its_progress_on_standard_error(done, record):
     lines = [f"seed 0 {name} FPR95 {100 * run_of(record, name, 0)['fpr95']:.1f} %" for name in METHODS]
     assert [" ".join(line.split()) for line in done.stderr.splitlines()] == lines
     assert "seed 0  " not in done.stdout
 
 
+@pytest.mark.slow
 def test_demo_says_where_to_look_next(done):
     assert "X/report.html: " in done.stdout
     assert "wildood show X/detector: " in done.stdout
     assert "wildood score X/detector X/examples.npz: " in done.stdout
 
 
+@pytest.mark.slow
 def test_woods_catches_more_than_the_classifier_it_began_with(record):
     """What the demo is there to show."""
     before, after = run_of(record, "energy", 0), run_of(record, "WOODS", 0)
@@ -154,6 +159,7 @@ def test_woods_catches_more_than_the_classifier_it_began_with(record):
     assert after["false_alarms"] < 0.08
 
 
+@pytest.mark.slow
 def test_one_seed_is_its_own_mean_and_has_no_error(record):
     for method in METHODS:
         run = run_of(record, method, 0)
@@ -161,6 +167,7 @@ def test_one_seed_is_its_own_mean_and_has_no_error(record):
         assert record["summary"][method] == expected
 
 
+@pytest.mark.slow
 def test_results_say_how_they_were_made(record):
     assert record["command"] == "wildood demo --seeds 1 --out X"
     assert record["versions"]["wildood"] == wildood.__version__
@@ -168,6 +175,7 @@ def test_results_say_how_they_were_made(record):
     assert record["seconds"] > 0
 
 
+@pytest.mark.slow
 def test_show_describes_the_demos_detector(done, place):
     shown = wildood_says(place, "show", "X/detector")
     assert shown.returncode == 0, shown.stderr
@@ -181,6 +189,7 @@ def test_show_describes_the_demos_detector(done, place):
         assert part in shown.stdout
 
 
+@pytest.mark.slow
 def test_score_gives_the_shares_that_the_results_say(done, place, record):
     scored = wildood_says(place, "score", "X/detector", "X/examples.npz")
     assert scored.returncode == 0, scored.stderr
@@ -191,6 +200,7 @@ def test_score_gives_the_shares_that_the_results_say(done, place, record):
     assert np.mean(unknown[214:]) == woods["caught"]
 
 
+@pytest.mark.slow
 def test_the_examples_are_the_test_scans_with_the_known_ones_first(done, place):
     split = digits_split(0)
     with np.load(place / "X" / "examples.npz") as examples:
@@ -198,17 +208,20 @@ def test_the_examples_are_the_test_scans_with_the_known_ones_first(done, place):
         assert np.array_equal(examples["x"], np.concatenate([split.test_id[0], split.test_ood]))
 
 
+@pytest.mark.slow
 def test_the_page_holds_the_numbers_of_the_table(done, place):
     page = (place / "X" / "report.html").read_text(encoding="utf-8").replace("<td class=best>", "<td>")
     for method, cells in table_in(done.stdout).items():
         assert f'<th scope="row">{method}</th>' + "".join(f"<td>{cell}</td>" for cell in cells) in page
 
 
+@pytest.mark.slow
 def test_quiet_demo_is_silent_but_for_its_table(quick):
     assert (quick.code, quick.err) == (0, "")
     assert list(table_in(quick.out)) == FEW
 
 
+@pytest.mark.slow
 def test_summary_is_the_mean_and_standard_error_of_the_runs(quick):
     record = json.loads((quick.place / "results.json").read_text())
     assert [(run["seed"], run["method"]) for run in record["runs"]] == [(seed, name) for seed in (0, 1) for name in FEW]
@@ -222,6 +235,7 @@ def test_summary_is_the_mean_and_standard_error_of_the_runs(quick):
             assert cell == table_in(quick.out)[method][METRICS.index(name)]
 
 
+@pytest.mark.slow
 def test_the_detector_is_woods_on_the_first_seed(quick):
     detector = wildood.load(quick.place / "detector")
     record = json.loads((quick.place / "results.json").read_text())
@@ -229,17 +243,20 @@ def test_the_detector_is_woods_on_the_first_seed(quick):
     assert np.mean(detector.predict(digits_split(0).test_ood) == wildood.UNKNOWN) == run_of(record, "WOODS", 0)["caught"]
 
 
+@pytest.mark.slow
 def test_the_page_of_several_seeds_says_which(quick):
     page = (quick.place / "report.html").read_text(encoding="utf-8")
     assert "mean ± standard error over the seeds 0, 1." in page
     assert "A closer look (seed 0)" in page
 
 
+@pytest.mark.slow
 def test_the_command_that_is_written_down_can_be_typed_again(quick):
     record = json.loads((quick.place / "results.json").read_text())
     assert shlex.split(record["command"]) == ["wildood", "demo", *quick.words]
 
 
+@pytest.mark.slow
 def test_the_next_commands_can_be_typed_as_they_are_printed(quick):
     commands = [line.rsplit(": ", 1)[0] for line in quick.out.splitlines() if line.startswith("wildood ")]
     detector, examples = str(quick.place / "detector"), str(quick.place / "examples.npz")
@@ -296,6 +313,7 @@ def test_a_file_in_the_place_of_the_directory_is_a_mistake_found_before_any_work
     assert (tmp_path / "taken").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_demo_runs_again_over_what_is_there(tmp_path, capsys):
     words = ["demo", "--seeds", "1", "--out", str(tmp_path / "d")]
     with in_a_hurry():

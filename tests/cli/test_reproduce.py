@@ -44,6 +44,7 @@ def test_plan_of_table_1_has_every_method_on_every_set(capsys, monkeypatch, tmp_
     assert re.search(r"woods +textures .* 30 +0 +2,100", printed)  # 21 batches in an epoch, 100 epochs, 6 settings, 5 seeds
 
 
+@pytest.mark.slow
 def test_what_is_done_is_skipped_and_the_report_comes_next(small, small_root, tmp_path, capsys, monkeypatch):
     given = Grid("two runs", 2, "honest", lambda _, seed: [grids.replace(small, seed=seed)])
     monkeypatch.setitem(GRIDS, "small", given)
@@ -59,6 +60,7 @@ def test_what_is_done_is_skipped_and_the_report_comes_next(small, small_root, tm
     assert "2 runs, 2 done" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_told_and_gives_exit_code_4(small, small_root, tmp_path, capsys, monkeypatch):
     wrong = grids.replace(small, test=("none.npz",), wild="none.npz")
     monkeypatch.setitem(GRIDS, "small", Grid("one good, one bad", 1, "honest", lambda *_: [small, wrong]))
@@ -107,6 +109,7 @@ def test_a_mistake_is_one_line(words, said, capsys, tmp_path, monkeypatch):
     assert told.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_an_experiment_of_a_file_is_run(small, small_root, tmp_path, capsys):
     file = tmp_path / "mine.toml"
     file.write_text(small.to_toml())
@@ -117,6 +120,7 @@ def test_an_experiment_of_a_file_is_run(small, small_root, tmp_path, capsys):
     assert RunStore(tmp_path / "runs").is_done(small)
 
 
+@pytest.mark.slow
 def test_a_method_of_ones_own_is_run_wherever_woods_is(small, small_root, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(GRIDS, "small", Grid("one", 1, "honest", lambda *_: [small]))
@@ -140,6 +144,7 @@ def test_a_method_of_ones_own_is_run_wherever_woods_is(small, small_root, tmp_pa
     assert [why for _, why in left_out if "name it with --method mine:Mine" in why]
 
 
+@pytest.mark.slow
 def test_a_damaged_result_is_run_again_by_the_next_call_which_says_so(small, small_root, tmp_path, capfd, monkeypatch):
     monkeypatch.setitem(GRIDS, "small", Grid("one", 1, "honest", lambda *_: [small]))
     words = ["reproduce", "small", "--runs", str(tmp_path), "--data-root", str(small_root), "--workers", "2"]

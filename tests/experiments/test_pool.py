@@ -1,4 +1,5 @@
-import json
+"""Runs on several processes: each is done once, whatever is killed, and ends with the same bits."""
+
 import multiprocessing
 import os
 import signal
@@ -7,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -18,35 +20,32 @@ from wildood.experiments.run import run
 from wildood.experiments.store import Failure, Result, RunStore
 from wildood.methods.schedule import Schedule
 
-RUN_ALL = """
-import signal
-import sys
-from pathlib import Path
-from wildood.experiments.experiment import Experiment
-from wildood.experiments.pool import run_all
-from wildood.experiments.store import RunStore
+NEEDS_PROC = pytest.mark.skipif(not Path("/proc").exists(), reason="finds processes in /proc")
 
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background inherit that it is ignored
-    runs, root, *files = sys.argv[1:]
-    experiments = [Experiment.from_toml(Path(file).read_text()) for file in files]
-    run_all(experiments, RunStore(Path(runs)), root, workers=2, on_end=lambda ended: None)
-"""
+
+class Undisturbed(NamedTuple):
+    """Runs that nothing disturbs: what was run, what ended, and the store."""
+
+    experiments: list
+    ended: list
+    store: RunStore
 
 
 @pytest.fixture(scope="module")
-def several(small):
-    """Runs that take a moment, and one that checkpoints for long enough to be cut off in its middle."""
-    longer = replace(small, schedule=Schedule(steps=250, batch=16), seed=1)
-    return [small, replace(small, method="energy", settings={}, wild=None, pi=0.0), longer]
+def alone(small, small_root, tmp_path_factory):
+    """Two short runs, one that checkpoints for long enough to be interrupted, and one that fails, as it did before."""
+    longer = replace(small, schedule=Schedule(steps=150, batch=16), seed=1)
+    wrong = replace(small, test=("none.npz",), wild="none.npz")
+    experiments = [small, replace(small, method="energy", settings={}, wild=None, pi=0.0), longer, wrong]
+    store, ended = RunStore(tmp_path_factory.mktemp("alone")), []
+    assert isinstance(run(wrong, store, small_root), Failure)
+    assert run_all(experiments, store, small_root, workers=2, on_end=ended.append) == ended
+    return Undisturbed(experiments, ended, store)
 
 
 @pytest.fixture(scope="module")
-def alone(several, small_root, tmp_path_factory):
-    """What the runs find if nothing disturbs them."""
-    store = RunStore(tmp_path_factory.mktemp("alone"))
-    run_all(several, store, small_root, workers=2, on_end=lambda _: None)
-    return outcome(store)
+def several(alone):
+    return alone.experiments[:3]
 
 
 def outcome(store):
@@ -62,14 +61,14 @@ def outcome(store):
     }
 
 
-def start(script, runs, root, experiments, place):
-    """A runner in a process of its own."""
+def start(runs, root, experiments, place):
+    """A pool in a process of its own."""
     files = []
     for experiment in experiments:
         files.append(place / f"{experiment.name}.toml")
         files[-1].write_text(experiment.to_toml())
-    (place / "run_all.py").write_text(script)
-    return subprocess.Popen([sys.executable, place / "run_all.py", runs, root, *files], start_new_session=True)
+    script = Path(__file__).with_name("run_all.py")
+    return subprocess.Popen([sys.executable, script, runs, root, *files], start_new_session=True)
 
 
 def until(condition):
@@ -95,27 +94,22 @@ def children_of(pid):
     return found
 
 
-def test_runs_are_done_by_workers_and_each_is_told(several, small_root, tmp_path, alone):
-    store, ended_runs = RunStore(tmp_path), []
-    ended = run_all(several, store, small_root, workers=2, on_end=ended_runs.append)
-    assert {each.experiment.name for each in ended_runs} == {each.name for each in several}
-    assert all(isinstance(each, Result) for each in ended)
-    assert outcome(store) == alone
-    assert run_all(several, store, small_root, workers=2, on_end=ended_runs.append) == []
+@pytest.mark.slow
+def test_runs_are_done_by_workers_and_a_failure_is_tried_again_and_stops_no_other(alone):
+    *good, wrong = alone.experiments
+    assert {each.experiment.name: type(each) for each in alone.ended} == {
+        **{each.name: Result for each in good},
+        wrong.name: Failure,
+    }
+    assert run_all(good, alone.store, None, workers=2, on_end=pytest.fail) == []
 
 
-def test_a_failed_run_does_not_stop_the_others_and_is_tried_again_by_the_next_call(small, small_root, tmp_path):
-    wrong, store = replace(small, test=("none.npz",), wild="none.npz"), RunStore(tmp_path)
-    run(wrong, store, small_root)
-    ended = run_all([wrong, small], store, small_root, workers=2, on_end=lambda _: None)
-    assert {each.experiment.name: type(each) for each in ended} == {wrong.name: Failure, small.name: Result}
-
-
-@pytest.mark.skipif(not Path("/proc").exists(), reason="finds processes in /proc")
-def test_killed_runner_loses_and_doubles_nothing_and_its_workers_stop(several, small_root, tmp_path, alone):
+@pytest.mark.slow
+@NEEDS_PROC
+def test_killed_caller_loses_and_doubles_nothing_and_its_workers_stop(several, small_root, tmp_path, alone):
     runs = tmp_path / "runs"
     store, longer = RunStore(runs), several[-1]
-    process = start(RUN_ALL, runs, small_root, several, tmp_path)
+    process = start(runs, small_root, several, tmp_path)
     until(lambda: store.is_done(several[0]) and (store.training(longer) / "history.jsonl").exists())
     workers = children_of(process.pid)
     process.send_signal(signal.SIGKILL)
@@ -126,26 +120,28 @@ def test_killed_runner_loses_and_doubles_nothing_and_its_workers_stop(several, s
     run_all(several, store, small_root, workers=2, on_end=lambda _: None)
     for name, written in done.items():
         assert (runs / name / "result.json").stat().st_mtime_ns == written
-    assert outcome(store) == alone
+    assert outcome(store) == outcome(alone.store)
 
 
-@pytest.mark.skipif(not Path("/proc").exists(), reason="finds processes in /proc")
+@pytest.mark.slow
+@NEEDS_PROC
 def test_killed_worker_is_replaced_and_its_run_goes_on(several, small_root, tmp_path, alone):
     runs = tmp_path / "runs"
     store, longer = RunStore(runs), several[-1]
-    process = start(RUN_ALL, runs, small_root, several, tmp_path)
+    process = start(runs, small_root, several, tmp_path)
     until(lambda: (store.training(longer) / "history.jsonl").exists())
     for worker in children_of(process.pid):
         os.kill(worker, signal.SIGKILL)
     assert process.wait(timeout=300) == 0
-    assert outcome(store) == alone
+    assert outcome(store) == outcome(alone.store)
 
 
-@pytest.mark.skipif(not Path("/proc").exists(), reason="finds processes in /proc")
+@pytest.mark.slow
+@NEEDS_PROC
 def test_ctrl_c_in_a_terminal_saves_what_was_trained(several, small_root, tmp_path):
     runs = tmp_path / "runs"
     store, longer = RunStore(runs), several[-1]
-    process = start(RUN_ALL, runs, small_root, [replace(longer, schedule=Schedule(steps=100_000, batch=16))], tmp_path)
+    process = start(runs, small_root, [replace(longer, schedule=Schedule(steps=100_000, batch=16))], tmp_path)
     (only,) = [Experiment.from_toml(file.read_text()) for file in tmp_path.glob("*.toml")]
     history = store.training(only) / "history.jsonl"
     until(lambda: history.exists() and len(history.read_text().splitlines()) > 2)
@@ -154,18 +150,8 @@ def test_ctrl_c_in_a_terminal_saves_what_was_trained(several, small_root, tmp_pa
     assert (store.training(only) / "checkpoint.safetensors").exists()
 
 
-def test_two_runners_on_one_directory_share_the_work(several, small_root, tmp_path, alone):
-    runs = tmp_path / "runs"
-    places = [tmp_path / name for name in ("first", "second")]
-    for place in places:
-        place.mkdir()
-    processes = [start(RUN_ALL, runs, small_root, several, place) for place in places]
-    assert [process.wait(timeout=300) for process in processes] == [0, 0]
-    assert outcome(RunStore(runs)) == alone
-    assert not list(runs.glob("*/training"))
-
-
-def test_two_runners_on_a_damaged_run_do_it_once_and_keep_what_was_there_once(several, small_root, tmp_path, alone):
+@pytest.mark.slow
+def test_two_pools_on_one_directory_share_the_work_and_repair_a_damaged_run_once(several, small_root, tmp_path, alone):
     runs, small = tmp_path / "runs", several[0]
     store = RunStore(runs)
     store.place(small).mkdir(parents=True)
@@ -174,15 +160,17 @@ def test_two_runners_on_a_damaged_run_do_it_once_and_keep_what_was_there_once(se
     places = [tmp_path / name for name in ("first", "second")]
     for place in places:
         place.mkdir()
-    processes = [start(RUN_ALL, runs, small_root, [small], place) for place in places]
+    processes = [start(runs, small_root, several, place) for place in places]
     assert [process.wait(timeout=300) for process in processes] == [0, 0]
-    assert outcome(store) == {small.name: alone[small.name]}
+    assert outcome(store) == outcome(alone.store)
+    assert not list(runs.glob("*/training"))
     assert sorted(file.name for file in store.place(small).glob("*damaged*")) == [
         "experiment.toml.damaged",
         "result.json.damaged",
     ]
 
 
+@pytest.mark.slow
 def test_workers_that_keep_dying_are_told_instead_of_started_for_ever(small, small_root, tmp_path, monkeypatch):
     monkeypatch.setattr(pools, "work", len)  # which takes no such arguments
     with pytest.raises(TrainingError, match=r"keep dying \(exit code 1, see above\) with 1 runs left"):
@@ -201,13 +189,3 @@ def test_a_worker_ends_when_its_parent_closes_the_connection(tmp_path):
     ours, theirs = multiprocessing.Pipe()
     ours.close()
     assert work(theirs, tmp_path, None, parent=os.getppid(), threads=1) is None
-
-
-def test_a_run_of_another_version_is_left_out_of_the_results(small, small_root, tmp_path):
-    store = RunStore(tmp_path)
-    run_all([small], store, small_root, workers=2, on_end=lambda _: None)
-    other = tmp_path / "0123456789ab"
-    other.mkdir()
-    (other / "experiment.toml").write_text(small.to_toml())
-    (other / "result.json").write_text(json.dumps({}))
-    assert [found.experiment for found in store.contents().results] == [small]

@@ -54,6 +54,7 @@ def test_address_at_which_nobody_listens_is_refused():
         assert refusal(address).startswith(f"nobody answers at {address} (")
 
 
+@pytest.mark.slow
 def test_no_cluster_to_find_and_an_address_that_is_none_are_refused(monkeypatch, tmp_path):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", os.fspath(tmp_path))
@@ -121,6 +122,7 @@ def killed_once(real, name, at_step):
     return work
 
 
+@pytest.mark.slow
 def test_runs_on_ray_end_with_the_bits_of_plain_runs(cluster, one_thread, store, tmp_path, small_root, small, monkeypatch):
     trained, scored = small, replace(small, method="energy", settings={}, wild=None, pi=0.0)
     plain = RunStore(tmp_path / "plain")
@@ -139,6 +141,7 @@ def test_runs_on_ray_end_with_the_bits_of_plain_runs(cluster, one_thread, store,
     assert sorted(each.name for each in store.root.iterdir() if each.is_file()) == []
 
 
+@pytest.mark.slow
 def test_killed_worker_reruns_only_its_run_from_its_checkpoint_to_the_same_bits(
     cluster, one_thread, store, tmp_path, small_root, small, monkeypatch
 ):
@@ -159,6 +162,7 @@ def test_killed_worker_reruns_only_its_run_from_its_checkpoint_to_the_same_bits(
         assert found(store, experiment) == found(plain, experiment)
 
 
+@pytest.mark.slow
 def test_run_that_fails_and_run_whose_workers_die_are_recorded_and_the_rest_goes_on(
     cluster, store, small_root, small, monkeypatch
 ):
@@ -186,6 +190,7 @@ def test_run_that_fails_and_run_whose_workers_die_are_recorded_and_the_rest_goes
     assert {name: type(each) for name, each in again.items()} == {dies.name: Result, fails.name: Failure}
 
 
+@pytest.mark.slow
 def test_run_that_another_process_has_claimed_is_waited_for(cluster, store, small_root, small):
     claimed, free = small, replace(small, seed=1)
     with ExitStack() as elsewhere:
@@ -200,6 +205,7 @@ def test_run_that_another_process_has_claimed_is_waited_for(cluster, store, smal
     assert order == [free, claimed]
 
 
+@pytest.mark.slow
 def test_worker_with_another_wildood_or_another_directory_stops_all_in_one_line(
     cluster, store, small_root, small, monkeypatch
 ):
@@ -219,6 +225,7 @@ class ExitStackWithName(ExitStack):
         self.name = name
 
 
+@pytest.mark.slow
 def test_command_runs_its_plan_on_ray(cluster, tmp_path, small_root, small, monkeypatch, capfd):
     monkeypatch.setitem(GRIDS, "two", Grid("two seeds", 2, "honest", lambda _, seed: [replace(small, seed=seed)]))
     monkeypatch.chdir(tmp_path)

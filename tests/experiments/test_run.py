@@ -28,6 +28,7 @@ from wildood.report.run_page import run_page
 from wildood.scores.shipped import NAMES
 
 
+@pytest.mark.slow
 def test_a_run_is_what_fit_makes_of_the_same_data_and_classifier(tmp_path):
     experiment = only(grid("digits", seeds=1), ["method=woods", "pi=0.1"])[0]
     with using_threads(1):
@@ -45,6 +46,7 @@ def test_a_run_is_what_fit_makes_of_the_same_data_and_classifier(tmp_path):
     assert found.acceptance == detector.history[detector.record["kept_epoch"]]["acceptance"]
 
 
+@pytest.mark.slow
 def test_the_runs_of_the_demo_share_their_starting_classifier_and_promise_on_the_whole_holdout(tmp_path, monkeypatch):
     monkeypatch.setattr(Woods, "schedule", lambda _: Schedule(steps=4, batch=64))
     energy, woods = (perform(each, tmp_path) for each in demo_grid(5) if each.method in {"energy", "woods"})

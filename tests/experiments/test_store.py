@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -128,7 +129,7 @@ def torn(request, store):
     [
         run,
         lambda experiment, store: store.pending([ENERGY, experiment]) or None,
-        lambda experiment, store: run_all([experiment], store, None, 2, None) or None,
+        lambda experiment, store: run_all([experiment], store, None, 2, None) or None,  # nothing is left to run
     ],
 )
 def test_an_experiment_that_is_damaged_or_gone_is_written_again_and_its_result_stays(torn, mended, store, caplog):
@@ -142,23 +143,13 @@ def test_an_experiment_that_is_damaged_or_gone_is_written_again_and_its_result_s
     assert len(store.contents().results) == 2
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from wildood.experiments import store
-from wildood.experiments.experiment import Experiment
-
-store.write_atomically = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-experiment = Experiment("digits", ("digits",), method="energy")
-with store.RunStore(Path(sys.argv[1])).claimed(experiment):
-    pass
-"""
-
-
+@pytest.mark.slow
 def test_a_process_that_is_killed_while_it_mends_leaves_a_run_that_the_next_one_mends(store):
     toml = store.place(ENERGY) / "experiment.toml"
     toml.write_text("id =")
-    ended = subprocess.run([sys.executable, "-c", KILLED, store.root], check=False, capture_output=True)
+    ended = subprocess.run(
+        [sys.executable, Path(__file__).with_name("killed_repair.py"), store.root], check=False, capture_output=True
+    )
     assert ended.returncode == -signal.SIGKILL
     assert not toml.exists()
     assert store.is_done(ENERGY)

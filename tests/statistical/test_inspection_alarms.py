@@ -10,7 +10,7 @@ import wildood
 from wildood.evaluate import mixture
 from wildood.evaluate.binomial import Share
 from wildood.evaluate.thresholds import conformal_threshold, thresholds_by_class
-from wildood.experiments.evaluation import Answers, check_on_known, check_on_traffic
+from wildood.experiments.evaluation import Decisions, check_on_known, check_on_traffic
 from wildood.report.inspection import inspected
 
 ALPHA = 0.1
@@ -43,7 +43,7 @@ def calibrated(detector, scores, classes=None):
 
 
 def decided(detector, scores, classes=None):
-    return Answers.of(detector, scores, np.zeros(len(scores), int) if classes is None else classes)
+    return Decisions.of(detector, scores, np.zeros(len(scores), int) if classes is None else classes)
 
 
 @pytest.mark.parametrize("levels", [None, 4])
