@@ -225,10 +225,10 @@ def main() -> None:
         "as_published": (Woods.as_published(), one_run),
         "Algorithm1": (Woods.algorithm1(), one_run),
         # The ablation: one thing otherwise, or several.
-        "not-white": (Woods(precondition="none"), ends()),  # what a model has that cannot be preconditioned
-        "not-white-lambda2-0": (Woods(precondition="none", lambda2=0.0), ends()),
-        "not-white-price-0.4": (Woods(precondition="none", distillation=0.4), ends()),
-        "not-white-price-1": (Woods(precondition="none", distillation=1.0), ends()),
+        "not-white": (Woods(precondition=None), ends()),  # what a model has that cannot be preconditioned
+        "not-white-lambda2-0": (Woods(precondition=None, lambda2=0.0), ends()),
+        "not-white-price-0.4": (Woods(precondition=None, distillation=0.4), ends()),
+        "not-white-price-1": (Woods(precondition=None, distillation=1.0), ends()),
         "not-shared": (Woods(precondition="rows", distillation=1.0), ends()),
         "pace-2": (Woods(precondition_scale=2.0), ends()),
         "pace-4": (Woods(precondition_scale=4.0), ends()),

@@ -90,7 +90,7 @@ def test_detector_is_that_of_a_linear_model_trained_on_white_features(toy, train
     data = (white(x), y), white(toy.wild), (white(x_holdout), y_holdout)
 
     # The logits of this model are of two layers, so that it has no preconditioner.
-    distilled = wildood.Woods(precondition="none", distillation=1.0)
+    distilled = wildood.Woods(precondition=None, distillation=1.0)
     expected = wildood.fit(linear, *data, method=distilled, schedule=schedule, verbose=False)
     found = fit_frozen(trained(), toy, schedule)
     np.testing.assert_allclose(found.score(toy.unknown), expected.score(white(toy.unknown)), rtol=1e-3)

@@ -16,12 +16,12 @@ from wildood.methods.woods_alt import WoodsAlt
 
 def test_hash_of_an_experiment_stays_what_it_is():
     # All settings are given, so that only the format of the hash is pinned, not a default.
-    published = dataclasses.asdict(Woods.as_published(gamma=1.1, mu2=2.0))
+    settings = dataclasses.asdict(OutlierExposure(weight=0.1))
     schedule = Schedule(epochs=100, lr=1e-3, decay="milestones", duals="epoch", epoch="shortest")
     experiment = Experiment(
-        "cifar10", ("svhn",), "svhn", 0.1, "woods", published, schedule, start="weights/a.safetensors", keep="best", seed=3
+        "cifar10", ("svhn",), "svhn", 0.1, "oe", settings, schedule, start="weights/a.safetensors", keep="best", seed=3
     )
-    assert experiment.name == "16a1540e9e6c"
+    assert experiment.name == "fd1663b3d609"
 
 
 @pytest.mark.parametrize(

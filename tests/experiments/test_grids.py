@@ -21,7 +21,7 @@ def test_stationary_grid_has_all_rows_and_the_published_settings(name):
     assert {(each.settings["mu2"], each.settings["gamma"]) for each in woods} == {
         (mu2, gamma) for mu2 in (0.1, 1.0, 2.0) for gamma in (1.1, 1.5)
     }
-    assert all(each.settings["published"] and each.schedule.epochs == 100 and each.pi == 0.1 for each in woods)
+    assert all(each.settings["published_schedule"] and each.schedule.epochs == 100 and each.pi == 0.1 for each in woods)
     assert all(each.protocol == "as_published" and each.model == "WideResNet" for each in experiments)
 
 

@@ -84,15 +84,15 @@ def test_as_published_there_is_no_distillation(method):
     ("method", "has_layer", "derived"),
     [
         (Woods(), True, ("shared", 1.0, 0.0)),
-        (Woods(), False, ("none", 0.0, 1.0)),
-        (Woods(distillation=0.4), False, ("none", 0.4, 0.0)),
-        (Woods(lambda2=0.3), False, ("none", 0.0, 0.3)),
+        (Woods(), False, (None, 0.0, 1.0)),
+        (Woods(distillation=0.4), False, (None, 0.4, 0.0)),
+        (Woods(lambda2=0.3), False, (None, 0.0, 0.3)),
         (Woods(precondition="rows"), True, ("rows", 0.0, 1.0)),
         (Woods(precondition="rows", distillation=1.0), True, ("rows", 1.0, 0.0)),
         (Woods(distillation=0.0), True, ("shared", 0.0, 1.0)),
         (WoodsAlt(), True, ("rows", 1.0, 0.0)),
-        (WoodsAlt(), False, ("none", 1.0, 0.0)),
-        (Woods.algorithm1(), True, ("none", 0.0, 0.0)),
+        (WoodsAlt(), False, (None, 1.0, 0.0)),
+        (Woods.algorithm1(), True, (None, 0.0, 0.0)),
     ],
     ids=str,
 )
@@ -101,6 +101,6 @@ def test_each_piece_is_decided_on_its_own_and_the_record_names_it(method, has_la
     names = ("precondition", "distillation", "lambda2")
     assert tuple(objective.derived[name] for name in names) == derived
     weight = 0.0 if objective.distillation is None else objective.distillation.weight
-    kind = "none" if objective.precondition is None else "shared" if objective.precondition.shared else "rows"
+    kind = None if objective.precondition is None else "shared" if objective.precondition.shared else "rows"
     assert (kind, weight, objective.duals.multipliers["classification"]) == derived
     assert bool(objective.warnings) == (kind != method.precondition)

@@ -55,7 +55,7 @@ def steps(schedule: wildood.Schedule, *, white: bool) -> tuple[dict[str, torch.T
     """By how much each parameter moves in a step, over the learning rate; and the matrix of white coordinates."""
     classifier = network()
     start = measure_start(classifier, LABELLED, 0)
-    method = wildood.Woods() if white else wildood.Woods(precondition="none", distillation=1.0)
+    method = wildood.Woods() if white else wildood.Woods(precondition=None, distillation=1.0)
     objective = method.objective(classifier, start)
     before = {name: value.detach().clone() for name, value in objective.named_parameters()}
     Training(objective, LABELLED, WILD, schedule, seed=0).train()
@@ -175,4 +175,4 @@ def test_a_model_without_a_layer_to_precondition_is_warned_of_and_recorded(caplo
     detector = wildood.fit(model, (x, y), x, schedule=replace(PLAIN, steps=2), alpha=0.2, verbose=False)
     assert [line for line in caplog.messages if line.startswith("precondition='shared' needs a trained nn.Linear")]
     derived = detector.record["derived"]
-    assert (derived["precondition"], derived["distillation"], derived["lambda2"]) == ("none", 0.0, 1.0)
+    assert (derived["precondition"], derived["distillation"], derived["lambda2"]) == (None, 0.0, 1.0)

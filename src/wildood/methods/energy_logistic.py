@@ -14,7 +14,7 @@ from wildood.methods.schedule import Schedule
 from wildood.methods.woods import EnergyLogit, LogitStart, Preconditioning, no_preconditioner
 from wildood.models.classifier import Classifier
 from wildood.scores.energy import EnergyScore
-from wildood.settings import check_choice, check_fields, check_flag, check_positive
+from wildood.settings import check_choice, check_fields, check_flag, check_positive, optional
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class EnergyLogistic:
         alpha: the false-alarm rate of the deployed threshold.
         logit_start: where w and b start, as in `Woods`.
         decay_logit: apply weight decay to w and b, too.
-        precondition: train the last layer as it is ("none"), or with the preconditioner of `Woods`, which no paper's method
-            has.
+        precondition: train the last layer with the preconditioner of `Woods`, which no paper's method has; None trains it
+            as it is.
         published_schedule: train for the published 100 epochs by default, instead of 100 steps.
 
     >>> EnergyLogistic().weight
@@ -46,7 +46,7 @@ class EnergyLogistic:
     alpha: float = 0.05
     logit_start: LogitStart = "quantile"
     decay_logit: bool = False
-    precondition: Preconditioning = "none"
+    precondition: Preconditioning | None = None
     published_schedule: bool = False
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class EnergyLogistic:
             alpha=check_alpha,
             logit_start=partial(check_choice, choices=get_args(LogitStart)),
             decay_logit=check_flag,
-            precondition=partial(check_choice, choices=get_args(Preconditioning)),
+            precondition=optional(partial(check_choice, choices=get_args(Preconditioning))),
             published_schedule=check_flag,
         )
 
@@ -80,10 +80,10 @@ class EnergyLogistic:
         if logit.signed:  # drawn as the logit of ID: that of OOD has both signs exchanged
             logit = EnergyLogit(-logit.w.item(), -logit.bias.item(), signed=True)
         objective = EnergyLogisticObjective(self, classifier, logit)
-        if self.precondition != "none":
+        if self.precondition is not None:
             objective.precondition = start.precondition(shared=self.precondition == "shared")
             if objective.precondition is None:
-                objective.derived = {"precondition": "none"}
+                objective.derived = {"precondition": None}
                 objective.warnings.append(no_preconditioner(self.precondition))
         return objective
 

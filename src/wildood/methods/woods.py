@@ -27,7 +27,7 @@ from wildood.scores.energy import EnergyScore, energy
 from wildood.settings import check_choice, check_fields, check_flag, check_number, check_positive, optional
 
 LogitStart = Literal["quantile", "constraint", "random", "random_signed"]
-Preconditioning = Literal["none", "rows", "shared"]
+Preconditioning = Literal["rows", "shared"]
 DualAscent = Literal["projected", "gradient"]
 
 DERIVED = ("tau", "precondition", "distillation", "lambda2")  # fields whose values may come from the model
@@ -36,7 +36,7 @@ ALGORITHM_1: Final[dict[str, Any]] = {
     "lambda1": 0.0,
     "lambda2": 0.0,
     "distillation": 0.0,
-    "precondition": "none",
+    "precondition": None,
     "dual_ascent": "gradient",
     "penalty_cap": None,
     "published_schedule": True,
@@ -47,8 +47,7 @@ ALGORITHM_1: Final[dict[str, Any]] = {
 class Woods:
     """Energy as the OOD classifier, with the sigmoid loss of eq. (energy_robust).
 
-    The first five fields are the paper's. The others are where `Woods()` differs from it; None derives a value from the
-    model.
+    The first five fields are the paper's. The others are where `Woods()` differs from it.
 
     Attributes:
         alpha: level of the constraint on false alarms (the soft rate E σ(z) of labelled data); the deployed threshold's
@@ -65,8 +64,8 @@ class Woods:
             either sign of w, as in the released code.
         distillation: weight of KL(p₀ ‖ p) on wild data, p₀ the starting classifier's softmax; None for 1 with the shared
             direction, else 0, because without it distillation keeps OOD data in.
-        precondition: train the last layer as it is ("none"), in whitened coordinates ("rows"), or there with a direction
-            that all classes share, which moves the energy and no prediction ("shared").
+        precondition: train the last layer in whitened coordinates ("rows"), or there with a direction that all classes
+            share, which moves the energy and no prediction ("shared"); None trains it as it is.
         precondition_scale: multiplies the learning rate of the preconditioned layer.
         decay_logit: apply weight decay to w and b, too.
         dual_ascent: "projected" is λ <- max(0, λ + mu2 c); "gradient" is λ <- λ + mu2 ∂ψ/∂λ, line 7 of Algorithm 1.
@@ -93,7 +92,7 @@ class Woods:
     lambda2: float | None = None
     logit_start: LogitStart = "quantile"
     distillation: float | None = None
-    precondition: Preconditioning = "shared"
+    precondition: Preconditioning | None = "shared"
     precondition_scale: float = 1.0
     decay_logit: bool = False
     dual_ascent: DualAscent = "projected"
@@ -115,7 +114,7 @@ class Woods:
             lambda2=optional(not_negative),
             logit_start=partial(check_choice, choices=get_args(LogitStart)),
             distillation=optional(not_negative),
-            precondition=partial(check_choice, choices=get_args(Preconditioning)),
+            precondition=optional(partial(check_choice, choices=get_args(Preconditioning))),
             precondition_scale=check_positive,
             decay_logit=check_flag,
             dual_ascent=partial(check_choice, choices=get_args(DualAscent)),
@@ -151,16 +150,17 @@ class Woods:
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """The constrained problem on this classifier."""
-        shared = self.precondition == "shared"
-        layer = None if self.precondition == "none" else start.precondition(shared=shared, scale=self.precondition_scale)
+        layer = None
+        if self.precondition is not None:
+            layer = start.precondition(shared=self.precondition == "shared", scale=self.precondition_scale)
         objective = WoodsObjective(self.derived_for(start, layer), classifier, start, layer)
-        if layer is None and self.precondition != "none":
+        if layer is None and self.precondition is not None:
             objective.warnings.append(no_preconditioner(self.precondition))
         return objective
 
     def derived_for(self, start: Start, layer: Precondition | None) -> Self:
-        """The same method with what None stood for, and `precondition="none"` where the model cannot have another one."""
-        precondition = self.precondition if layer is not None else "none"
+        """The same method with the values that are derived from the model, and without a preconditioner it cannot have."""
+        precondition = None if layer is None else self.precondition
         distillation = self.distillation
         if distillation is None:
             distillation = 1.0 if precondition == "shared" else 0.0

@@ -39,12 +39,12 @@ class WoodsAlt(Woods):
     mu2: float = 0.3
     lambda1: float = 0.0
     distillation: float | None = 1.0
-    precondition: Preconditioning = "rows"
+    precondition: Preconditioning | None = "rows"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.precondition == "shared":
-            raise InputError("WoodsAlt: precondition is 'shared', but its head has one output: give 'none' or 'rows'")
+            raise InputError("WoodsAlt: precondition is 'shared', but its head has one output: give 'rows' or None")
         if self.logit_start != "quantile" or self.decay_logit:
             raise InputError("WoodsAlt has no w and b: leave out logit_start and decay_logit")
 
@@ -52,8 +52,8 @@ class WoodsAlt(Woods):
     def algorithm1(cls, gamma: float = 1.5, mu2: float = 1.0) -> Self:
         """The paper's Algorithm 1 with the loss of WOODS-alt.
 
-        >>> WoodsAlt.algorithm1().precondition
-        'none'
+        >>> WoodsAlt.algorithm1().precondition is None
+        True
         """
         return cls(**ALGORITHM_1, gamma=gamma, mu2=mu2)
 
@@ -70,9 +70,9 @@ class WoodsAlt(Woods):
         """The constrained problem on this classifier, with a new head."""
         with seeded(start.seed, "head"):
             score = HeadScore(start.features).to(classifier.device)
-        layer = None if self.precondition == "none" else self._head_layer(score, classifier, start)
+        layer = None if self.precondition is None else self._head_layer(score, classifier, start)
         objective = WoodsAltObjective(self.derived_for(start, layer), classifier, score, layer)
-        if layer is None and self.precondition != "none":
+        if layer is None and self.precondition is not None:
             objective.warnings.append(
                 "precondition='rows' needs the features of an nn.Linear that makes the logits: the head is trained without "
                 "a preconditioner, and the detector may catch less (docs/method.md)"
