@@ -97,27 +97,34 @@ def by_name(ended):
     return {each.experiment.name: each for each in ended}
 
 
+def train_with(train, callback, **settings):
+    return train(**settings | {"callbacks": [*settings["callbacks"], callback]})
+
+
 def killed_once(real, name, at_step):
     """A worker's work that saves after every step, notes each, and is killed in the middle of one run, the first time."""
 
     def work(experiment, task):
-        from wildood.detect import fit as fitting  # noqa: PLC0415 - of the worker, where this is run
+        from wildood import Callback  # noqa: PLC0415 - of the worker, where this is run
+        from wildood.detect import fit as module  # noqa: PLC0415
+        from wildood.train import checkpoint  # noqa: PLC0415
 
         notes = task.runs / f"{experiment.name}.txt"
         first = not notes.exists()
 
-        def note(step, _objective):
-            with notes.open("a") as file:
-                file.write(f"{os.getpid()} {step}\n")
-            if first and experiment.name == name and step == at_step:
-                os.kill(os.getpid(), signal.SIGKILL)
+        class Note(Callback):
+            def on_step_end(self, training):
+                with notes.open("a") as file:
+                    file.write(f"{os.getpid()} {training.steps}\n")
+                if first and experiment.name == name and training.steps == at_step:
+                    os.kill(os.getpid(), signal.SIGKILL)
 
-        training = fitting.Training
-        fitting.Training = partial(training, checkpoint_seconds=0.0, on_step=note)
+        train, seconds = module.train, checkpoint.SECONDS
+        module.train, checkpoint.SECONDS = partial(train_with, train, Note()), 0.0
         try:
             return real(experiment, task)
         finally:
-            fitting.Training = training
+            module.train, checkpoint.SECONDS = train, seconds
 
     return work
 
