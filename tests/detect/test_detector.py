@@ -192,7 +192,7 @@ def test_a_confidence_moves_the_threshold_up_and_is_promised(woods, toy):
     average = woods.calibrate(toy.test, 0.1).threshold
     woods.calibrate(toy.test, 0.1, confidence=0.95)
     assert woods.threshold == conformal_threshold(woods.score(toy.test[0]), 0.1, confidence=0.95) > average
-    assert "holdout examples (with probability 95 %)" in str(woods.promise)
+    assert "with probability 95 %, if the 300 holdout examples are unseen" in str(woods.promise)
     assert "exchangeable" in woods.promise.assumption
 
 
@@ -265,12 +265,14 @@ def test_calibrating_on_data_the_model_has_seen_promises_nothing(woods, toy):
     woods.calibrate(toy.labelled, 0.05, unseen=False)
     assert woods.promise.unseen is False
     assert str(woods.promise).startswith("no promise:")
-    assert "give a holdout that it has not seen" in str(woods.promise)
+    assert "give an unseen holdout" in str(woods.promise)
 
 
 def test_the_promise_is_in_words(woods, toy):
     woods.calibrate(toy.test, 0.025)
-    assert str(woods.promise).startswith("false-alarm rate <= 2.5 % on ID data like the 300 holdout examples")
+    assert str(woods.promise).startswith(
+        "false-alarm rate <= 2.5 % on average over holdouts, if the 300 holdout examples are unseen"
+    )
     assert "false-alarm rate <= 2.5 %" in repr(woods)
     assert "MLP" in repr(woods)
 

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, TensorDataset
 import wildood
 from wildood.data.validation import labelled_source
 from wildood.detect.promise import Promise
-from wildood.detect.split import prepare
+from wildood.detect.split import split_for_fit
 from wildood.evaluate.metrics import accuracy, false_alarm_rate, fpr_at_tpr
 from wildood.methods.cross_entropy import CrossEntropyObjective
 from wildood.models.classifier import Classifier
@@ -103,7 +103,7 @@ def test_arrays_tensors_and_datasets_give_the_same_detector(classifier):
 
 
 def test_the_holdout_half_that_chooses_the_epoch_does_not_set_the_threshold():
-    parts = prepare(known(200, 1), unknown(50, 2), known(101, 3), STEPS, 0.05, None, "best", seed=0)
+    parts = split_for_fit(known(200, 1), unknown(50, 2), known(101, 3), STEPS, 0.05, None, "best", seed=0)
     selection, threshold = set(parts.selection.indices.tolist()), set(parts.threshold.indices.tolist())
     assert not selection & threshold
     assert len(selection | threshold) == 101
@@ -116,7 +116,7 @@ def test_keeping_the_last_epoch_uses_the_whole_holdout_for_the_threshold(classif
 
 
 def test_wild_data_set_aside_is_not_trained_on():
-    parts = prepare(known(200, 1), unknown(100, 2), known(100, 3), STEPS, 0.05, None, "best", seed=0)
+    parts = split_for_fit(known(200, 1), unknown(100, 2), known(100, 3), STEPS, 0.05, None, "best", seed=0)
     kept, aside = set(parts.wild.source.indices.tolist()), set(parts.wild_aside.indices.tolist())
     assert (len(kept), len(aside), len(kept | aside)) == (50, 50, 100)
 
@@ -126,7 +126,7 @@ def test_without_a_holdout_nothing_is_promised_and_the_user_is_told(classifier, 
         detector = wildood.fit(classifier, **data(holdout=None, verbose=True), schedule=STEPS)
     assert not detector.promise.unseen
     assert "no promise" in str(detector.promise)
-    assert any("no holdout: 60 labelled examples are set aside" in record.message for record in caplog.records)
+    assert any("no holdout: 60 labelled examples set the threshold" in record.message for record in caplog.records)
     with pytest.raises(wildood.InputError, match="give holdout="):
         wildood.fit(classifier, **data(holdout=None, labelled=known(70, 1)), schedule=STEPS)
 
@@ -142,7 +142,9 @@ def test_epoch_kept_is_the_one_whose_weights_the_detector_has(classifier):
     detector = wildood.fit(classifier, **data(), schedule=harmful)
     assert detector.record["kept_epoch"] < len(detector.history) - 1
     row = detector.history[detector.record["kept_epoch"]]
-    half = prepare(*[data()[name] for name in ("labelled", "wild", "holdout")], harmful, 0.05, None, "best", 0).selection
+    half = split_for_fit(
+        *[data()[name] for name in ("labelled", "wild", "holdout")], harmful, 0.05, None, "best", 0
+    ).selection
     x, y = half.gather(torch.arange(len(half)))
     assert accuracy(detector.classify(x), y) == pytest.approx(row["accuracy"])
 

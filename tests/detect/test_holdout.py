@@ -128,6 +128,6 @@ def test_equal_rows_are_allowed_by_an_explicit_word(fit, toy):
 
 
 def test_calibration_on_other_examples_says_that_nobody_checked_them(woods, toy):
-    assert woods.calibrate(toy.test).promise.caveat == "whether a training has used them could not be checked"
-    assert woods.calibrate(alpha=0.1).promise.caveat == "whether a training has used them could not be checked"
+    assert woods.calibrate(toy.test).promise.caveat == "whether they were used in training could not be checked"
+    assert woods.calibrate(alpha=0.1).promise.caveat == "whether they were used in training could not be checked"
     assert woods.calibrate(toy.test, unseen=False).promise.caveat == ""

@@ -126,7 +126,7 @@ def test_the_share_of_unknowns_in_what_a_fit_was_given_is_refused(detector, toy,
     for name, (x, y) in (("labelled", toy.labelled), ("wild", wild)):
         given = form(x, y, tmp_path)
         with pytest.raises(
-            InputError, match=f"these examples were the detector's {name} data, and what .*give later traffic"
+            InputError, match=f"these examples were the detector's {name} data, so they are no sample .*give later traffic"
         ):
             detector.unknown_share(x if isinstance(given, tuple) else given)
 

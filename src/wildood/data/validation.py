@@ -87,26 +87,34 @@ def labelled_source(data: Any, name: str) -> Source:
     return _dataset(data, name, labelled=True, instead=f"{name}=(x, y)")
 
 
-def numbered_like(labelled: Any, other: Any, name: str) -> Any:
-    """Other examples with their classes numbered as those of `labelled` are, where both have names: it may lack some.
+def labelled_and_holdout(labelled: Any, holdout: Any) -> tuple[Source, Source | None]:
+    """Labelled data and a holdout, if there is one, as checked sources whose classes have the same numbers."""
+    known = labelled_source(labelled, "labelled")
+    if holdout is None:
+        return known, None
+    return known, labelled_source(align_classes(labelled, holdout, "holdout"), "holdout")
+
+
+def align_classes(labelled: Any, other: Any, name: str) -> Any:
+    """Other examples with the class numbers of `labelled`, where both have named classes; some may be missing.
 
     >>> photos = Images(np.zeros((2, 1)), np.array([0, 1]), classes=("cat", "dog"), where="photos")
-    >>> held = Images(np.zeros((1, 1)), np.array([0]), classes=("dog",), where="held")
-    >>> numbered_like(photos, held, "holdout").labels
+    >>> dogs = Images(np.zeros((1, 1)), np.array([0]), classes=("dog",), where="dogs")
+    >>> align_classes(photos, dogs, "holdout").labels
     array([1])
     """
     if not isinstance(labelled, Images) or not isinstance(other, Images) or labelled.classes == other.classes:
         return other
     if not labelled.classes or not other.classes:
-        numbers, names = (labelled, other) if other.classes else (other, labelled)
-        if names.classes != tuple(map(str, range(len(names.classes)))):
-            told = f"the class {names.classes[0]!r} of {names.where} is number 0 of {numbers.where}, and so on"
-            _LOGGER.warning("%s: one of labelled and %s names its classes, the other numbers them: %s", name, name, told)
+        numbered, named = (labelled, other) if other.classes else (other, labelled)
+        if named.classes != tuple(map(str, range(len(named.classes)))):
+            text = f"the class {named.classes[0]!r} of {named.where} is number 0 of {numbered.where}, and so on"
+            _LOGGER.warning("%s: one of labelled and %s names its classes, the other numbers them: %s", name, name, text)
         return other
-    others = [each for each in other.classes if each not in labelled.classes]
-    if others:
+    unknown = [each for each in other.classes if each not in labelled.classes]
+    if unknown:
         raise InputError(
-            f"{name}: {other.where} has a class {others[0]!r} that {labelled.where} has not: give the same classes"
+            f"{name}: {other.where} has a class {unknown[0]!r} that {labelled.where} has not: give the same classes"
         )
     order = np.array([labelled.classes.index(each) for each in other.classes])
     content = other.content and f"{other.content}/{'/'.join(map(str, order))}"

@@ -117,12 +117,11 @@ class Assessment:
 def training_benefit(
     start: Classifier, trained: tuple[Classifier, Score], known: Source, aside: Source, alpha: float
 ) -> Comparison:
-    """How much of data set aside a trained detector accepts, beside the energy of the start."""
-    scores = [
-        [score_all(classifier, source, score, lambda found: found.scores).numpy() for source in (known, aside)]
+    """How much of the data set aside a trained detector accepts, compared with the energy score of the start."""
+    (known_before, before), (known_after, after) = (
+        [score_all(classifier, source, score)[0] for source in (known, aside)]
         for classifier, score in ((start, EnergyScore()), trained)
-    ]
-    (known_before, before), (known_after, after) = scores
+    )
     return compare_acceptance((known_before, before), (known_after, after), alpha)
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from wildood.data.fingerprint import role_of
 from wildood.data.sampling import generator, split
 from wildood.data.sources import Part, Source
-from wildood.data.validation import all_labels, labelled_source, numbered_like
+from wildood.data.validation import all_labels, labelled_and_holdout, labelled_source
 from wildood.data.wild import Wild, as_wild
 from wildood.detect.checks import check_run_dir, check_schedule, check_seed
 from wildood.detect.detector import Detector
@@ -148,12 +148,10 @@ def fit_many(
     settings = {**settings, "alpha": check_alpha(alphas.pop())}
     for method in methods:  # now, not after the methods before it have trained
         check_schedule(settings.get("schedule"), method.schedule(), looks=method.uses_wild)
-    known, unseen = (
-        labelled_source(labelled, "labelled"),
-        labelled_source(numbered_like(labelled, holdout, "holdout"), "holdout"),
-    )
+    known, unseen = labelled_and_holdout(labelled, holdout)
+    assert unseen is not None  # noqa: S101 - there is a holdout
     traffic: Wild = as_wild(wild)
-    trained_on = [("labelled", known), *(("wild", pool) for pool in traffic.pools)]
+    trained_on = {"labelled": [known], "wild": traffic.pools}
     check_overlap(unseen, trained_on, allow_duplicates=settings.get("allow_duplicates", False))
     # What ranks has chosen no epoch and sets no threshold: what is said of luck holds, and so do the promises.
     kept, ranks = (Part(unseen, part) for part in split(len(unseen), RANKS, generator(seed, "candidates")))

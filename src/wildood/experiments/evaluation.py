@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from wildood.data.fingerprint import Content
+from wildood.data.fingerprint import ExampleHashes
 from wildood.detect.detector import Detector
 from wildood.evaluate.binomial import Share
 from wildood.evaluate.bootstrap import Floats, fpr_interval, percentile_interval, resample
@@ -169,7 +169,7 @@ def evaluate(
             aupr_in=found.aupr_in,
             aupr_out=found.aupr_out,
             caught=_share(answers.rejected),
-            also_in_id=Content(answers.images).overlap(Content(known.images)).shared,
+            also_in_id=ExampleHashes(answers.images).overlap(ExampleHashes(known.images)).shared,
             role_of=answers.role_of,
         )
         for number, (answers, found) in enumerate(zip(unknown, metrics, strict=True))
