@@ -129,7 +129,9 @@ class ExampleHashes:
         for some in torch.split(indices, batch):
             rows = source.gather(some)[0].cpu().flatten(1).to(dtype)
             rows = rows + 0.0 if rows.is_floating_point() else rows  # -0.0 is 0.0
-            digests += [hashlib.sha256(row.data).digest()[:8] for row in rows.contiguous().view(torch.uint8).numpy()]
+            memory = rows.contiguous().view(torch.uint8).numpy().tobytes()
+            width = len(memory) // len(rows)
+            digests += [hashlib.sha256(memory[at : at + width]).digest()[:8] for at in range(0, len(memory), width)]
         return np.frombuffer(b"".join(digests), dtype=np.uint64)
 
     @property

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from wildood.data.fingerprint import NOT_FRESH, SEEN_HOLDOUT, role_of, role_text
+from wildood.data.schema import Count
 from wildood.data.sources import Source
 from wildood.data.validation import unlabelled_source
 from wildood.detect.promise import NOT_COMPARED, Promise
@@ -46,15 +47,16 @@ class Example:
     Example(shape=(8, 8, 1), kind='uint8')
     """
 
-    shape: tuple[int, ...]
-    kind: str
+    shape: tuple[Count, ...]
+    kind: Literal["float", "uint8", "integer"]
 
     @classmethod
     def of(cls, source: Source) -> "Example":
         """That of the first example of a source."""
         first = source.gather(torch.arange(1))[0]
-        kind = "float" if first.is_floating_point() else "uint8" if first.dtype == torch.uint8 else "integer"
-        return cls(tuple(first.shape[1:]), kind)
+        if first.is_floating_point():
+            return cls(tuple(first.shape[1:]), "float")
+        return cls(tuple(first.shape[1:]), "uint8" if first.dtype == torch.uint8 else "integer")
 
     def blank(self, count: int) -> Tensor:
         """A batch of such examples, all zero."""
