@@ -103,7 +103,7 @@ def test_the_last_epoch_is_deployed_where_it_is_asked_for_and_the_warning_stands
     detector = fit(known(800, seed=1)[0], keep="last")
     assert not detector.record["assessment"]["start_kept"]
     assert detector.record["kept_epoch"] == len(detector.history) - 1
-    assert detector.record["assessment"]["warnings"][0].endswith("it is deployed because keep asks for it")
+    assert detector.record["assessment"]["warnings"][0].endswith("the trained detector is deployed because keep asks for it")
 
 
 def test_what_is_said_of_wild_data_comes_from_the_part_that_training_did_not_see(helped):
@@ -218,7 +218,7 @@ def test_a_ranking_says_whose_training_was_not_shown_to_help(trained, toy, caplo
     wildood.fit_many(
         trained(), toy.labelled, known(800, seed=1)[0], known(400, 9), methods=methods, schedule=schedule, verbose=False
     )
-    expected = "the energy of the start, because training was not shown to help: Woods, OutlierExposure"
+    expected = "training was not shown to help, so the detector is the energy score of the start: Woods, OutlierExposure"
     assert expected in [record.getMessage() for record in caplog.records]
 
 

@@ -210,9 +210,10 @@ def load(directory: str | Path, model: ModelOrBuilder = None) -> Detector:
     content, weights = _read(directory)
     try:
         tensors = load_tensors(weights)
-        _check_arrays(tensors, content.get("class_thresholds"))
+        _check_arrays(tensors)
         detector = _build(content, tensors, model, directory)
         _check_promise(detector)
+        _check_class_thresholds(detector, content)
         if type(detector.classifier.model) in MODELS.values():  # a user's own model may refuse a blank example
             _try(detector)
     except (SchemaError, DamagedFileError) as error:
@@ -297,8 +298,8 @@ def _check_values(content: Description) -> None:
         check(history[-1], _Row, f"history[{len(history) - 1}]")
 
 
-def _check_arrays(tensors: dict[str, Tensor], class_thresholds: list[str] | None) -> None:
-    """Refuse tensors that belong to no module and are not what they are called, or not what the JSON says they are."""
+def _check_arrays(tensors: dict[str, Tensor]) -> None:
+    """Refuse tensors that belong to no module and are not what they are called."""
     for name, tensor in tensors.items():
         if name in ARRAYS and (tensor.dtype != ARRAYS[name] or tensor.ndim != 1):
             shape = tuple(tensor.shape)
@@ -307,9 +308,6 @@ def _check_arrays(tensors: dict[str, Tensor], class_thresholds: list[str] | None
             raise SchemaError(f"{name} holds {int(tensor.min())}, expected numbers of classes")
         if name not in ARRAYS and name.partition(".")[0] not in {"model", "score", "head"}:
             raise SchemaError(f"{name!r} is not known to this wildood")
-    numbers = [float.fromhex(text) for text in class_thresholds or ()]
-    if class_thresholds and "class_thresholds" in tensors and tensors["class_thresholds"].tolist() != numbers:
-        raise SchemaError("the thresholds of classes in detector.json are not those in the weights")
 
 
 def _check_promise(detector: Detector) -> None:
@@ -334,6 +332,12 @@ def _check_promise(detector: Detector) -> None:
         raise SchemaError(f"the threshold is {numbers}")
     if each is not None and not np.array_equal(np.asarray(needed), each):
         raise SchemaError("the thresholds of classes are not those that the promise needs")
+
+
+def _check_class_thresholds(detector: Detector, content: Description) -> None:
+    described, each = content.get("class_thresholds"), detector.class_thresholds
+    if described and each is not None and [float.fromhex(text) for text in described] != each.tolist():
+        raise SchemaError("the thresholds of classes in detector.json are not those in the weights")
 
 
 def _try(detector: Detector) -> None:
