@@ -17,6 +17,7 @@ from wildood.settings import quoted
 
 BLOCK_BYTES = 1 << 24  # how much of an array is checked or hashed at once
 _BYTES_HASHED = 1 << 30  # of an array, about: hashing more would delay the start
+Array = Tensor | np.ndarray[Any, Any]
 _ITEM_ACCESS = {"__getitem__", "__torch_function__", "__array_function__"}  # what a subclass of an array may redefine
 _FINGERPRINTED = 16  # examples of a dataset that its fingerprint is made from
 
@@ -44,8 +45,8 @@ class ArraySource:
     (tensor([[4., 5.], [0., 1.]], dtype=torch.float64), tensor([0, 0]))
     """
 
-    examples: Tensor | np.ndarray[Any, Any]
-    labels: Tensor | np.ndarray[Any, Any] | None = None
+    examples: Array
+    labels: Array | None = None
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -134,14 +135,11 @@ class DatasetSource:
             )
         try:
             label = operator.index(pair[1].item() if hasattr(pair[1], "item") else pair[1])
-        except (TypeError, ValueError, RuntimeError) as error:  # item() of what holds several values, or none
-            raise self._no_class(pair[1], index) from error
-        if abs(label) > torch.iinfo(torch.int64).max:
-            raise self._no_class(label, index)
+            np.int64(label)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # several values, none, or too large a number
+            given = quoted(pair[1])
+            raise InputError(f"{self.name}: the label of example {index} is {given}: give an integer class") from error
         return label
-
-    def _no_class(self, label: Any, index: int) -> InputError:
-        return InputError(f"{self.name}: the label of example {index} is {quoted(label)}: give an integer class")
 
     @property
     def is_repeatable(self) -> bool:
@@ -187,7 +185,7 @@ class Part:
         return f"{self.source.fingerprint(labels=labels)}/{hashlib.blake2b(which, digest_size=8).hexdigest()}"
 
 
-def check_plain(array: Tensor | np.ndarray[Any, Any], name: str) -> Tensor | np.ndarray[Any, Any]:
+def check_plain(array: Array, name: str) -> Array:
     """The array, or tensor; a subclass whose items may differ from what its memory holds is refused.
 
     >>> check_plain(np.ma.masked_array([1, 2], mask=[True, False]), "x")
@@ -247,7 +245,7 @@ def is_mapped(source: Source) -> bool:
     return isinstance(source, ArraySource) and isinstance(source.examples, np.memmap)
 
 
-def memory_of(values: Tensor | np.ndarray[Any, Any]) -> memoryview:
+def memory_of(values: Array) -> memoryview:
     """The bytes of an array or tensor, for a hash; numpy has no bfloat16, so a tensor is read as bytes.
 
     >>> memory_of(torch.tensor([1, 2], dtype=torch.int16)).tolist()
@@ -258,7 +256,7 @@ def memory_of(values: Tensor | np.ndarray[Any, Any]) -> memoryview:
     return np.ascontiguousarray(native(values)).data
 
 
-def blocks(array: Tensor | np.ndarray[Any, Any]) -> Iterator[tuple[int, Tensor | np.ndarray[Any, Any]]]:
+def blocks(array: Array) -> Iterator[tuple[int, Array]]:
     """Views of a large array, one after the other, with the number of their first row.
 
     >>> [start for start, _ in blocks(np.zeros((3, 1 << 20)))]
@@ -269,7 +267,7 @@ def blocks(array: Tensor | np.ndarray[Any, Any]) -> Iterator[tuple[int, Tensor |
         yield start, array[start : start + rows]
 
 
-def _rows(array: Tensor | np.ndarray[Any, Any], indices: Tensor) -> Tensor:
+def _rows(array: Array, indices: Tensor) -> Tensor:
     if isinstance(array, Tensor):
         return array.detach()[indices.to(array.device)]
     return torch.from_numpy(native(np.asarray(array[indices.numpy()])))
