@@ -10,7 +10,7 @@ import torch
 
 import wildood
 from wildood.cli.show import described
-from wildood.data.wild import WildMixture, as_wild
+from wildood.data.wild import as_wild
 from wildood.detect.assessment import Assessment
 from wildood.detect.fit import _accuracy_lost
 from wildood.detect.split import split_wild
@@ -118,22 +118,6 @@ def test_known_ood_examples_judge_the_training_in_the_place_of_wild_data(fit, to
     detector = fit(mixed(800, 160, seed=1), ood=toy.unknown)
     found = detector.record["assessment"]
     assert (found["examples"], found["aside"], found["trained_on"]) == ("OOD", len(toy.unknown), 0)
-
-
-@pytest.mark.parametrize(
-    ("count", "keep", "aside"),
-    [(300, "best", 150), (900, "best", 450), (2000, "best", 500), (20_000, "best", 2000), (900, "last", 90)],
-)
-def test_a_tenth_of_wild_data_is_set_aside_and_more_where_few_would_choose(count, keep, aside):
-    kept, held = split_wild(as_wild(np.zeros((count, 2))), keep, seed=0)
-    assert (len(kept.pools[0]), len(held)) == (count - aside, aside)
-
-
-def test_of_a_mixture_as_much_is_set_aside_as_it_can_draw():
-    mixture = WildMixture(id=np.zeros((900, 2)), ood=np.ones((400, 2)), pi=0.1)
-    kept, held = split_wild(mixture, "best", seed=0)
-    assert [len(pool) for pool in kept.pools] == [450, 200]
-    assert 450 <= len(held) <= 550
 
 
 BETTER = Comparison(start=0.9, trained=0.8, error=0.02, wild=500, tail=25.0)

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import Dataset
 
 import wildood
-from wildood.detect import posthoc as scoring
+from wildood.detect import posthoc as module
 
 
 def untrained(model):
@@ -89,9 +89,9 @@ def test_posthoc_warns_with_the_words_of_fit(toy, trained, caplog, schedule):
 
 
 def test_a_look_at_a_part_is_enough(toy, trained, caplog, monkeypatch):
-    monkeypatch.setattr(scoring, "ACCURACY_SAMPLE", 40)
-    real, counts = scoring.forward_all, []
-    monkeypatch.setattr(scoring, "forward_all", lambda model, source: counts.append(len(source)) or real(model, source))
+    monkeypatch.setattr(module, "ACCURACY_SAMPLE", 40)
+    real, counts = module.forward_all, []
+    monkeypatch.setattr(module, "forward_all", lambda model, source: counts.append(len(source)) or real(model, source))
     given = {"labelled": toy.labelled, "holdout": toy.holdout}
     (said,) = warnings_of(caplog, untrained(trained()), wildood.EnergyScore(), **given)
     assert said.startswith("the model is right on only 0 %")
@@ -101,7 +101,7 @@ def test_a_look_at_a_part_is_enough(toy, trained, caplog, monkeypatch):
 def test_the_look_changes_neither_scores_nor_the_threshold(toy, trained, monkeypatch):
     given = {"labelled": toy.labelled, "holdout": toy.holdout}
     looked = wildood.posthoc(trained(), wildood.Mahalanobis(), **given)
-    monkeypatch.setattr(scoring, "_warn_if_untrained", lambda *_: None)
+    monkeypatch.setattr(module, "_warn_if_untrained", lambda *_: None)
     not_looked = wildood.posthoc(trained(), wildood.Mahalanobis(), **given)
     assert looked.threshold == not_looked.threshold
     assert np.array_equal(looked.score(toy.test[0]), not_looked.score(toy.test[0]))
