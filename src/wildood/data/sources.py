@@ -38,7 +38,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ArraySource:
-    """Examples that live in memory (or in a memory map) as one array; a batch is gathered, nothing is copied whole.
+    """Examples in one array, in memory or in a memory map. It must not change: its fingerprint is computed once.
 
     >>> source = ArraySource(np.arange(6.0).reshape(3, 2), np.array([0, 1, 0]))
     >>> source.gather(torch.tensor([2, 0]))

@@ -1,7 +1,7 @@
 """What data set aside shows about a finished fit: whether training helped, and whether the detector rejects anything."""
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -132,17 +132,19 @@ def assess(
 ) -> Assessment:
     """Assess a calibrated detector on data set aside, and on some of the data that it was trained on."""
     assert detector.holdout_scores is not None  # noqa: S101 - calibrated
+
+    def rejected(source: Source) -> float:
+        return float(np.mean(~detector.accepts(*detector.score_and_classify(source))))
+
     scores, classes = detector.score_and_classify(aside)
-    found = Assessment(
+    return Assessment(
         benefit,
         start_kept,
         examples,
-        len(aside),
-        float(np.mean(~detector.accepts(scores, classes))),
-        share_p_value(detector.holdout_scores, scores),
-        rejected_of_labelled=float(np.mean(~detector.accepts(*detector.score_and_classify(labelled)))),
+        aside=len(aside),
+        rejected=float(np.mean(~detector.accepts(scores, classes))),
+        nothing_unknown=share_p_value(detector.holdout_scores, scores),
+        trained_on=0 if trained_on is None else len(trained_on),
+        rejected_of_trained=0.0 if trained_on is None else rejected(trained_on),
+        rejected_of_labelled=rejected(labelled),
     )
-    if trained_on is None:
-        return found
-    rejected = ~detector.accepts(*detector.score_and_classify(trained_on))
-    return replace(found, trained_on=len(trained_on), rejected_of_trained=float(np.mean(rejected)))

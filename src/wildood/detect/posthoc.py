@@ -82,43 +82,39 @@ def posthoc(
     allow_duplicates = check_flag(allow_duplicates, "allow_duplicates")
     alpha, seed, by_class = check_alpha(alpha), check_seed(seed), check_flag(by_class, "by_class")
     confidence = optional(check_confidence)(confidence)
-    known = _known_source(score, labelled)
+    known, traffic = _known_source(score, labelled), None if wild is None else as_wild(wild)
+    outliers = None if ood is None else unlabelled_source(ood, "ood")
+    unseen = None if holdout is None else unlabelled_source(examples_of(holdout), "holdout")
     used: dict[str, Sequence[Source]] = {
         "labelled": [] if known is None else [known],
-        "wild": [] if wild is None else as_wild(wild).pools,
-        "ood": [] if ood is None else [unlabelled_source(ood, "ood")],
+        "wild": [] if traffic is None else traffic.pools,
+        "ood": [] if outliers is None else [outliers],
     }
-    unseen = None if holdout is None else unlabelled_source(examples_of(holdout), "holdout")
-    caveat = ""
+    caveats = [NOT_COMPARED] if known is None else []
     if unseen is not None:
-        overlap = check_overlap(unseen, used, allow_duplicates=allow_duplicates)
-        caveat, calibration = "; ".join(filter(None, [NOT_COMPARED if known is None else "", overlap])), unseen
+        calibration = unseen
+        caveats += filter(None, [check_overlap(unseen, used, allow_duplicates=allow_duplicates)])
     elif known is not None:
         known, calibration = split_labelled(known, examples_needed(alpha, confidence), 1, seed, halves=True)
     else:
         raise InputError("a threshold needs ID examples: give holdout=(x, y) that the model was not trained on")
     fitted_on = known if score.about.labelled else None
+    wild_sample = None if traffic is None else subsample(traffic.whole(seed), CHOSEN_BY, seed)
     example = Example.of(calibration)
-    traffic = None if wild is None else subsample(as_wild(wild).whole(seed), CHOSEN_BY, seed)
-    outliers = next(iter(used["ood"]), None)
-    for name, source in (("labelled", fitted_on), ("wild", traffic), ("ood", outliers)):
+    for name, source in (("labelled", fitted_on), ("wild", wild_sample), ("ood", outliers)):
         if source is not None:
             example.check(source, name)
     classifier, classes = copy_classifier(model, calibration, input, features, uses_features=score.about.features)
     _warn_if_untrained(classifier, example, {"labelled": labelled, "holdout": holdout}, seed)
     uniform = _uniform_text(classifier, calibration, classes, seed)
-    fitted = copy.deepcopy(score).to(classifier.device).eval()
-    if fitted_on is not None:
-        if score.about.labels:
-            check_labels(all_labels(fitted_on), "labelled", classes)
-        fitted.fit(classifier, fitted_on)
-    candidates, selection = fitted.candidates(), calibration
+    candidates = _fit_score(score, classifier, fitted_on, classes).candidates()
     if len(candidates) > 1:
         instead = "a fixed setting of the score"
         calibration, selection = halve_holdout(calibration, alpha, confidence, seed, instead=instead)
     else:
         check_holdout_size(len(calibration), alpha, confidence)
-    chosen = choose_score(candidates, classifier, selection, alpha, traffic, outliers)
+        selection = calibration
+    chosen = choose_score(candidates, classifier, selection, alpha, wild_sample, outliers)
     record: dict[str, Any] = {
         "data": fingerprints_of(used, labels=False),
         "score": type(score).__name__,
@@ -133,7 +129,7 @@ def posthoc(
     if len(candidates) > 1 and unseen is not None:
         record["chosen_by"] = unseen.fingerprint(labels=False)
     detector = Detector(classifier.eval(), chosen.score, example, record=record)
-    promise = Promise(alpha, len(calibration), unseen is not None, confidence, by_class, caveat)
+    promise = Promise(alpha, len(calibration), unseen is not None, confidence, by_class, "; ".join(caveats))
     return detector.calibrate_on(calibration, promise)
 
 
@@ -162,6 +158,16 @@ def _known_source(score: Score, labelled: Any) -> Source | None:
     if score.about.labelled and score.about.labels:
         return labelled_source(labelled, "labelled")
     return unlabelled_source(examples_of(labelled), "labelled")
+
+
+def _fit_score(score: Score, classifier: Classifier, labelled: Source | None, classes: int) -> Score:
+    """A copy of the score, fitted on labelled data if it needs any."""
+    fitted = copy.deepcopy(score).to(classifier.device).eval()
+    if labelled is not None:
+        if score.about.labels:
+            check_labels(all_labels(labelled), "labelled", classes)
+        fitted.fit(classifier, labelled)
+    return fitted
 
 
 def _warn_if_untrained(classifier: Classifier, example: Example, data: dict[str, Any], seed: int) -> None:
