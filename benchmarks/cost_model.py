@@ -11,7 +11,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
 
@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 
 import wildood
-from wildood.data.fingerprint import LOOKED_AT, Content
+from wildood.data.fingerprint import ARRAY_SAMPLE, ExampleHashes
 from wildood.data.sources import ArraySource
 from wildood.data.wild import MOST_ASIDE
 from wildood.detect.checks import copy_classifier
@@ -57,7 +57,7 @@ class Costs:
     def fit(self, wild: int) -> float:
         """Of a fit: what is hashed once, the starting pass, the steps, and what is looked at after each epoch."""
         hashed = min(wild, (1 << 30) // int(np.prod(IMAGE))) + LABELLED + HOLDOUT
-        searched = min(wild, LOOKED_AT) + LABELLED + HOLDOUT
+        searched = min(wild, ARRAY_SAMPLE) + LABELLED + HOLDOUT
         looked_at = HOLDOUT / 2 + min(ASIDE * wild, MOST_ASIDE)
         per_epoch = LABELLED // BATCH
         between = per_epoch * math.ceil(20 * looked_at / (3 * 2 * BATCH * per_epoch))  # steps
@@ -97,8 +97,8 @@ def measured(classifier: Classifier, examples: ArraySource) -> Costs:
 
     return Costs(
         forward=forward,
-        record=seconds_of(examples.fingerprint) / count,
-        leaks=seconds_of(lambda: Content(examples).hashes()) / count,
+        record=seconds_of(lambda: replace(examples).fingerprint()) / count,
+        leaks=seconds_of(lambda: ExampleHashes(replace(examples)).values()) / count,
         step=seconds_of(steps) / 20,
     )
 

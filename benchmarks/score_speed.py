@@ -60,7 +60,7 @@ def main() -> None:
                 classifier.outputs(batch.detach())
 
     def scored(score: Score, on: Classifier) -> Callable[[], object]:
-        return lambda: score_all(on, source, score, lambda found: found.scores)
+        return lambda: score_all(on, source, score)
 
     mahalanobis = wildood.Mahalanobis(epsilon=0.002)
     mahalanobis.fit(classifier, labelled)

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 import wildood
 from wildood.cli.main import main
 from wildood.data.files import load_state
+from wildood.detect.promise import Promise
 from wildood.models.small import MLP
 
 OWN = """
@@ -144,9 +145,7 @@ def test_every_command_has_help(command, capsys):
 
 
 def test_fit_puts_progress_on_standard_error_and_the_promise_on_standard_output(fitted, place):
-    assert fitted.stdout.decode() == (
-        "d: false-alarm rate <= 10 % on ID data like the 50 holdout examples (on average over holdouts)\n"
-    )
+    assert fitted.stdout.decode() == f"d: {Promise(alpha=0.1, examples=50, unseen=True)}\n"
     counts = fitted.stderr.decode().split("epoch 1/1")
     assert counts[0].splitlines() == [
         "labelled: 120 examples of 2 classes from labelled.npz",
@@ -295,7 +294,7 @@ def test_by_class_that_cannot_be_done_is_said_where_the_promise_is(place):
     done = wildood_says(place, *OURS, "--by-class", "--alpha", "0.03", "--out", "bc", "--quiet")
     assert done.returncode == 0, done.stderr
     assert done.stderr.decode().startswith("by class was NOT done, one threshold is for all classes: class ")
-    assert done.stdout.decode().endswith(" (on average over holdouts) (over all classes: by class was NOT done)\n")
+    assert done.stdout.decode().endswith(" has the same distribution (over all classes: by class was NOT done)\n")
     assert "by class   NOT done: class " in wildood_says(place, "show", "bc").stdout.decode()
 
 

@@ -13,7 +13,7 @@ import wildood
 from wildood.cli import fit as fit_command
 from wildood.cli.main import main
 from wildood.data.wild import as_wild
-from wildood.detect.split import set_aside_wild
+from wildood.detect.split import split_wild
 from wildood.models.small import MLP, SmallCNN
 
 WITHOUT = """
@@ -78,7 +78,7 @@ def shares(detector, wild, x, y):
 
 def set_aside(wild):
     """What training did not see."""
-    aside = set_aside_wild(as_wild(wild), "best", seed=0)[1]
+    aside = split_wild(as_wild(wild), "best", seed=0)[1]
     return aside.gather(torch.arange(len(aside)))[0].numpy()
 
 

@@ -17,7 +17,7 @@ from wildood.cli.main import main
 from wildood.cli.sources import colours
 from wildood.data.images import Images
 from wildood.data.validation import all_labels
-from wildood.detect.split import prepare
+from wildood.detect.split import split_for_fit
 from wildood.errors import as_utf8
 
 COLOURS = {"grass": (30, 160, 40), "sky": (90, 140, 230)}
@@ -100,7 +100,7 @@ def test_in_python_a_holdout_without_a_class_keeps_the_numbers_of_the_others(pla
     (place / "only" / "sky").symlink_to(files / "held" / "sky")
     holdout = wildood.open_images(place / "only", size=16)
     assert (labelled.classes, holdout.classes) == (("grass", "sky"), ("sky",))
-    parts = prepare(
+    parts = split_for_fit(
         labelled, wildood.open_images("inbox", size=16), holdout, wildood.Schedule(steps=1, batch=8), 0.2, SPEC, "last", 0
     )
     assert set(all_labels(parts.threshold).tolist()) == {1}

@@ -10,10 +10,10 @@ import torch
 
 import wildood
 from wildood.cli.show import described
-from wildood.data.wild import WildMixture, as_wild
+from wildood.data.wild import as_wild
 from wildood.detect.assessment import Assessment
 from wildood.detect.fit import _accuracy_lost
-from wildood.detect.split import set_aside_wild
+from wildood.detect.split import split_wild
 from wildood.detect.storage import read_description
 from wildood.evaluate.selection import Comparison
 from wildood.evaluate.thresholds import tied_scores
@@ -94,7 +94,7 @@ def test_the_start_is_judged_by_its_energy_whatever_the_methods_own_score_is(fit
     wild, holdout = mixed(800, 160, seed=1), known(400, 9)
     detector = fit(wild, steps=2, method=method)
     start = wildood.posthoc(trained(), EnergyScore(), holdout=holdout)
-    aside = set_aside_wild(as_wild(wild), "best", seed=0)[1]
+    aside = split_wild(as_wild(wild), "best", seed=0)[1]
     accepted = np.mean(start.score(aside) <= np.sort(start.score(holdout[0]))[379])  # about the same threshold
     assert detector.history[0]["acceptance"] == pytest.approx(accepted, abs=0.03)
 
@@ -103,11 +103,11 @@ def test_the_last_epoch_is_deployed_where_it_is_asked_for_and_the_warning_stands
     detector = fit(known(800, seed=1)[0], keep="last")
     assert not detector.record["assessment"]["start_kept"]
     assert detector.record["kept_epoch"] == len(detector.history) - 1
-    assert detector.record["assessment"]["warnings"][0].endswith("it is deployed because keep asks for it")
+    assert detector.record["assessment"]["warnings"][0].endswith("the trained detector is deployed because keep asks for it")
 
 
 def test_what_is_said_of_wild_data_comes_from_the_part_that_training_did_not_see(helped):
-    kept, aside = set_aside_wild(as_wild(mixed(800, 160, seed=1)), "best", seed=0)
+    kept, aside = split_wild(as_wild(mixed(800, 160, seed=1)), "best", seed=0)
     found = helped.record["assessment"]
     assert found["rejected"] == np.mean(helped.predict(aside) == wildood.UNKNOWN)
     assert found["rejected_of_trained"] == np.mean(helped.predict(kept.whole(0)) == wildood.UNKNOWN)
@@ -118,22 +118,6 @@ def test_known_ood_examples_judge_the_training_in_the_place_of_wild_data(fit, to
     detector = fit(mixed(800, 160, seed=1), ood=toy.unknown)
     found = detector.record["assessment"]
     assert (found["examples"], found["aside"], found["trained_on"]) == ("OOD", len(toy.unknown), 0)
-
-
-@pytest.mark.parametrize(
-    ("count", "keep", "aside"),
-    [(300, "best", 150), (900, "best", 450), (2000, "best", 500), (20_000, "best", 2000), (900, "last", 90)],
-)
-def test_a_tenth_of_wild_data_is_set_aside_and_more_where_few_would_choose(count, keep, aside):
-    kept, held = set_aside_wild(as_wild(np.zeros((count, 2))), keep, seed=0)
-    assert (len(kept.pools[0]), len(held)) == (count - aside, aside)
-
-
-def test_of_a_mixture_as_much_is_set_aside_as_it_can_draw():
-    mixture = WildMixture(id=np.zeros((900, 2)), ood=np.ones((400, 2)), pi=0.1)
-    kept, held = set_aside_wild(mixture, "best", seed=0)
-    assert [len(pool) for pool in kept.pools] == [450, 200]
-    assert 450 <= len(held) <= 550
 
 
 BETTER = Comparison(start=0.9, trained=0.8, error=0.02, wild=500, tail=25.0)
@@ -195,7 +179,7 @@ def test_a_new_threshold_drops_the_warning_of_the_old_one(woods, toy):
 
 def test_copies_of_one_wild_example_are_all_on_one_side():
     rows = np.repeat(np.random.default_rng(0).normal(size=(60, 2)), 10, axis=0)
-    kept, aside = set_aside_wild(as_wild(rows), "best", seed=0)
+    kept, aside = split_wild(as_wild(rows), "best", seed=0)
     sides = [{tuple(row) for row in part.gather(torch.arange(len(part)))[0].tolist()} for part in (kept.whole(0), aside)]
     assert sides[0] & sides[1] == set()
     assert len(kept.whole(0)) + len(aside) == 600
@@ -218,7 +202,7 @@ def test_a_ranking_says_whose_training_was_not_shown_to_help(trained, toy, caplo
     wildood.fit_many(
         trained(), toy.labelled, known(800, seed=1)[0], known(400, 9), methods=methods, schedule=schedule, verbose=False
     )
-    expected = "the energy of the start, because training was not shown to help: Woods, OutlierExposure"
+    expected = "training was not shown to help, so the detector is the energy score of the start: Woods, OutlierExposure"
     assert expected in [record.getMessage() for record in caplog.records]
 
 

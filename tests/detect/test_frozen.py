@@ -14,7 +14,7 @@ from wildood.data.validation import labelled_source
 from wildood.data.wild import as_wild
 from wildood.detect import frozen
 from wildood.detect.detector import Example
-from wildood.detect.split import Data
+from wildood.detect.split import FitSplit
 from wildood.models.classifier import Classifier, tap_features
 from wildood.models.moments import whitening_matrix
 from wildood.models.small import MLP
@@ -167,7 +167,7 @@ def test_mixture_stays_a_mixture(toy, trained):
     classifier = Classifier(model, tap=tap_features(model, torch.tensor(toy.wild[:2]), None))
     example = Example.of(ArraySource(toy.wild))
     known = ArraySource(*toy.labelled)
-    _, seen = frozen.freeze(classifier, Data(known, mixture, None, known, known, example, {}, {}), wildood.Schedule(), 0)
+    _, seen = frozen.freeze(classifier, FitSplit(known, mixture, None, known, known, example, {}, {}), wildood.Schedule(), 0)
     assert isinstance(seen.wild, wildood.WildMixture)
     assert (seen.wild.pi, [len(pool) for pool in seen.wild.pools]) == (0.3, [90, 10])
     np.testing.assert_array_equal(seen.labelled.labels, toy.labelled[1])
@@ -187,7 +187,7 @@ def test_features_of_long_wild_data_are_those_that_steps_can_read(toy, trained, 
     model = trained()
     classifier = Classifier(model, tap=tap_features(model, torch.tensor(toy.wild[:2]), None))
     known, wild = ArraySource(*toy.labelled), np.arange(2000, dtype=np.float32).reshape(1000, 2)
-    data = Data(known, as_wild(wild), None, known, known, Example.of(known), {}, {})
+    data = FitSplit(known, as_wild(wild), None, known, known, Example.of(known), {}, {})
     assert len(known) == 160
     _, seen = frozen.freeze(classifier, data, schedule, 0)
     _, other = frozen.freeze(classifier, data, schedule, 1)

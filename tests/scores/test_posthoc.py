@@ -342,7 +342,7 @@ def test_without_a_holdout_the_threshold_is_set_on_examples_that_the_score_was_n
     assert len(detector.scorer.bank) == 810
     assert detector.promise.examples == 90
     assert not detector.promise.unseen
-    assert "no holdout: 90 labelled examples are set aside" in caplog.text
+    assert "no holdout: 90 labelled examples set the threshold" in caplog.text
     assert np.mean(detector.predict(separable.test[0]) == wildood.UNKNOWN) < 0.2
 
 

@@ -22,7 +22,6 @@ from wildood.cli.sources import read_like, read_test
 from wildood.cli.training import DATA_ROOT
 from wildood.data.catalog import is_named_set
 from wildood.data.files import write_text
-from wildood.data.fingerprint import unlabelled_fingerprint
 from wildood.data.images import Images
 from wildood.detect.checks import check_seed, versions
 from wildood.detect.storage import load
@@ -115,7 +114,7 @@ def _check_apart(sets: dict[str, Images]) -> None:
     """Refuse one set under two names: it would count twice in the mean."""
     first: dict[str, str] = {}
     for name, images in sets.items():
-        other = first.setdefault(unlabelled_fingerprint(images), name)
+        other = first.setdefault(images.fingerprint(labels=False), name)
         if other != name:
             raise InputError(f"--ood: {other} and {name} hold the same examples: give each set once")
 

@@ -33,8 +33,8 @@ from wildood.data.images import Images
 from wildood.data.wild import Wild, as_wild
 from wildood.detect.detector import Detector
 from wildood.detect.fit import fit
-from wildood.detect.fit_many import fit_many, rank_wild
-from wildood.detect.split import at_most, set_aside_wild
+from wildood.detect.fit_many import fit_many, split_for_ranking
+from wildood.detect.split import split_wild, subsample
 from wildood.errors import InputError
 from wildood.methods.objective import Method
 from wildood.methods.schedule import Schedule
@@ -152,9 +152,9 @@ def _unseen_wild(wild: Images, method: Method, options: Any, *, in_grid: bool) -
     """Wild examples that training did not see, for the page."""
     traffic: Wild = as_wild(wild)
     if in_grid:
-        traffic, _ = rank_wild(traffic, options.seed)
-    unseen = set_aside_wild(traffic, options.keep, options.seed)[1] if method.uses_wild else traffic.whole(options.seed)
-    some = at_most(unseen, LOOKED_AT, options.seed)
+        traffic, _ = split_for_ranking(traffic, options.seed)
+    unseen = split_wild(traffic, options.keep, options.seed)[1] if method.uses_wild else traffic.whole(options.seed)
+    some = subsample(unseen, LOOKED_AT, options.seed)
     return some.gather(torch.arange(len(some)))[0].numpy()
 
 

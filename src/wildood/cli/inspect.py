@@ -16,7 +16,7 @@ from wildood.cli.printing import say_named
 from wildood.cli.sources import read_like
 from wildood.cli.training import DATA_ROOT
 from wildood.data.files import write_text
-from wildood.data.fingerprint import role_of, role_text, unlabelled_fingerprint
+from wildood.data.fingerprint import role_of, role_text
 from wildood.data.images import Images
 from wildood.detect.detector import Detector
 from wildood.detect.storage import load
@@ -102,7 +102,7 @@ def _read_known(detector: Detector, options: InspectOptions, traffic: Images) ->
     used = role_of(detector.record, known)
     if used:
         raise InputError(f"--id: {text}: these examples {role_text(used)}: give ID examples that nothing has seen")
-    if unlabelled_fingerprint(known) == unlabelled_fingerprint(traffic):
+    if known.fingerprint(labels=False) == traffic.fingerprint(labels=False):
         raise InputError(f"--id: {text} is the traffic itself: give other examples, known to be ID")
     return known
 

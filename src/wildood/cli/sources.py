@@ -15,7 +15,7 @@ from wildood.data.folders import open_images
 from wildood.data.images import Framing, Images
 from wildood.data.named_sets import SETS
 from wildood.data.sources import blocks
-from wildood.data.validation import numbered_like
+from wildood.data.validation import align_classes
 from wildood.detect.detector import Detector
 from wildood.errors import InputError
 from wildood.train.progress import logger
@@ -29,7 +29,7 @@ def read_labelled(text: str, option: str, options: Any, like: Images | None = No
     images = _read(text, option, options, _shape(options, like))
     if images.labels is None:
         raise InputError(f"{option}: {text} has no labels: {images.unlabelled or 'give an array y of integers beside x'}")
-    return _told(images if like is None else numbered_like(like, images, option), option)
+    return _told(images if like is None else align_classes(like, images, option), option)
 
 
 def read_wild(text: str, option: str, options: Any, like: Images) -> Images:
@@ -64,7 +64,7 @@ def read_test(detector: Detector, text: str, option: str, options: Any) -> Image
     images = _read(text, option, options, _picture_shape(detector.example.shape) or (None, 3))
     names = detector.record.get("classes")
     if images.classes and names:
-        images = numbered_like(replace(images, where="the detector", classes=tuple(names)), images, option)
+        images = align_classes(replace(images, where="the detector", classes=tuple(names)), images, option)
     elif images.classes:
         said = "%s: the detector has no names for its classes, those of %s are numbered in their order"
         logger.info(said, option.lstrip("-"), images.where)

@@ -1,10 +1,9 @@
-"""Fingerprints of examples: what a detector has used, and which examples two sets share."""
+"""Which examples two sets share, and what a set of examples was to a detector."""
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,29 +13,29 @@ import torch
 from torch.utils.data import ConcatDataset, Subset
 
 from wildood.data.sampling import generator, permutation
-from wildood.data.sources import ArraySource, DatasetSource, Part, Source
+from wildood.data.sources import BLOCK_BYTES, DatasetSource, Part, Source
 
-LOOKED_AT = 1 << 22  # examples of an array, at most, drawn at random: a minute of hashing
-DATASET_LOOKED_AT = 10_000  # examples of a dataset, at most: each is read for it
-MOSTLY = 0.5  # where a larger share of examples repeats by nature, equal examples are no evidence of a leak
-SEVERAL = 5  # shared examples that are no coincidence where examples are unique
+ARRAY_SAMPLE = 1 << 22  # examples of an array that are hashed at most, drawn at random: a minute
+DATASET_SAMPLE = 10_000  # examples of a dataset that are hashed at most: each has to be read
 TOLERATED = 0.01  # a smaller share of leaked examples hardly moves a threshold
-_BYTES_TOGETHER = 1 << 24
+_MOSTLY = 0.5  # where a larger share of examples repeats by nature, equal examples are no evidence of a leak
+_SEVERAL = 5  # shared examples that are no coincidence where examples are unique
 _HASHED: WeakKeyDictionary[Source, dict[torch.dtype, "Hashes"]] = WeakKeyDictionary()  # a source is compared with several
 Hashes = npt.NDArray[np.uint64]
+Items = npt.NDArray[np.int64]  # one row for each example: its dataset and its index there
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """How many examples of a source another one has, too.
+    """How many examples of a source are also in another one.
 
     Attributes:
-        shared: of the examples that were compared.
+        shared: how many of the compared examples are.
         compared: how many were compared.
         share_compared: the share of the other source that they were compared with.
         by_chance: the share of equal examples that two independent draws would have, where examples repeat by nature.
-        same_items: whether these are the same items of one dataset, not only equal ones.
-        repeatable: False where equal content says nothing: a source gives other values at each reading.
+        same_items: whether they are the same items of one dataset, not only equal ones.
+        repeatable: False where a source changes at each reading, so that values cannot be compared.
 
     >>> Overlap(shared=30, compared=100, share_compared=1.0).is_leak
     True
@@ -55,35 +54,35 @@ class Overlap:
     def is_leak(self) -> bool:
         """Whether more is shared than chance explains: by two standard errors, and by more than a single example.
 
-        Where most examples occur more than once, equal content is no evidence. The same items are more than chance.
+        Where most examples occur more than once, equal values are no evidence; the same items always are.
         """
         if self.same_items:
             return self.shared > TOLERATED * self.compared
         expected = self.compared * (self.by_chance + TOLERATED * self.share_compared)
-        return self.by_chance < MOSTLY and self.shared > 1 + expected + 2 * math.sqrt(expected)
+        return self.by_chance < _MOSTLY and self.shared > 1 + expected + 2 * math.sqrt(expected)
 
     @property
     def is_checked(self) -> bool:
-        """Whether a holdout that is wholly part of the other source would share several examples with what was read."""
-        return self.repeatable and self.compared * self.share_compared >= SEVERAL
+        """Whether a source that is wholly part of the other would have shared several examples."""
+        return self.repeatable and self.compared * self.share_compared >= _SEVERAL
 
 
 @dataclass(frozen=True, eq=False)
-class Content:
-    """What the examples of a source are: items of a dataset, or values.
+class ExampleHashes:
+    """A hash of each example of a source, to find examples that two sources share. Each source is hashed once.
 
     >>> from wildood.data.sources import ArraySource
     >>> x = np.arange(50.0)[:, None]
-    >>> Content(ArraySource(x[40:])).overlap(Content(ArraySource(x))).shared
+    >>> ExampleHashes(ArraySource(x[40:])).overlap(ExampleHashes(ArraySource(x))).shared
     10
-    >>> Content(ArraySource(x % 3)).overlap(Content(ArraySource(x % 3))).by_chance
+    >>> ExampleHashes(ArraySource(x % 3)).overlap(ExampleHashes(ArraySource(x % 3))).by_chance
     1.0
     """
 
     source: Source
 
-    def overlap(self, other: "Content") -> Overlap:
-        """How many of these examples the other source has.
+    def overlap(self, other: "ExampleHashes") -> Overlap:
+        """How many of these examples are in the other source.
 
         Items of one dataset (through `Subset` and `ConcatDataset`) are compared by their index. Other examples are compared
         by their values: all of them in arrays of up to 4 million, a random 10,000 of a larger dataset.
@@ -91,117 +90,104 @@ class Content:
         Equal values are a leak only where chance does not explain them. The chance that a new draw is already among n
         examples is about 1 - (examples that occur once) / n (Good and Turing).
         """
-        mine, others = self.items, other.items
-        if mine is not None and others is not None and np.isin(mine.datasets, others.datasets).any():
-            found = Overlap(mine.shared(others), len(self.source), 1.0, same_items=True)
-            only = np.isin(mine.datasets, others.datasets).all() and not (self.is_repeatable and other.is_repeatable)
-            if found.is_leak or only:  # else one dataset may hold an example twice, or another dataset a copy
-                return found
-        if not (self.is_repeatable and other.is_repeatable):
+        repeatable = self.is_repeatable and other.is_repeatable
+        mine, others = _items(self.source), _items(other.source)
+        if mine is not None and others is not None and np.isin(mine[:, 0], others[:, 0]).any():
+            overlap = Overlap(_count_shared(mine, others), len(mine), 1.0, same_items=True)
+            one_dataset = bool(np.isin(mine[:, 0], others[:, 0]).all())
+            if overlap.is_leak or (one_dataset and not repeatable):  # else values may show copies within or across datasets
+                return overlap
+        if not repeatable:
             return Overlap(0, 0, 0.0, repeatable=False)
         dtype = _common(self.dtype, other.dtype)
-        mine_hashed, others_hashed = self.hashes(dtype), other.hashes(dtype)
+        my_hashes, other_hashes = self.values(dtype), other.values(dtype)
+        counts = np.unique(other_hashes, return_counts=True)[1]
         return Overlap(
-            shared=int(np.isin(mine_hashed, others_hashed).sum()),
-            compared=len(mine_hashed),
-            share_compared=len(others_hashed) / len(other.source),
-            by_chance=_repeated(others_hashed),
+            shared=int(np.isin(my_hashes, other_hashes).sum()),
+            compared=len(my_hashes),
+            share_compared=len(other_hashes) / len(other.source),
+            by_chance=1 - float(np.sum(counts == 1)) / len(other_hashes),
         )
 
-    def hashes(self, dtype: torch.dtype | None = None) -> Hashes:
-        """A hash of each example that is looked at: all of them in their order, or a random sample of them.
+    def values(self, dtype: torch.dtype | None = None) -> Hashes:
+        """The hashes: of all examples in their order, or of a random sample of `count`.
 
-        Examples are equal if their values are equal in this type, their own unless given.
+        Examples have the same hash if their values are equal in this dtype, their own unless given.
         """
         dtype = self.dtype if dtype is None else dtype
-        kept = _HASHED.setdefault(self.source, {})
-        if dtype not in kept:
-            kept[dtype] = self._hash(dtype)
-        return kept[dtype]
+        cache = _HASHED.setdefault(self.source, {})
+        if dtype not in cache:
+            cache[dtype] = self._hash(dtype)
+        return cache[dtype]
 
     def _hash(self, dtype: torch.dtype) -> Hashes:
-        source, count = self.source, self.looked_at
-        which = torch.arange(count) if count == len(source) else permutation(len(source), generator(0, "leaks"))[:count]
-        which = which[torch.arange(count)]  # as a tensor
-        together = max(1, _BYTES_TOGETHER // max(1, source.gather(which[:1])[0].nbytes))
+        source, count = self.source, self.count
+        order = torch.arange(count) if count == len(source) else permutation(len(source), generator(0, "leaks"))
+        indices = order[torch.arange(count)]
+        batch = max(1, BLOCK_BYTES // max(1, source.gather(indices[:1])[0].nbytes))
         digests = []
-        for some in torch.split(which, together):
+        for some in torch.split(indices, batch):
             rows = source.gather(some)[0].cpu().flatten(1).to(dtype)
             rows = rows + 0.0 if rows.is_floating_point() else rows  # -0.0 is 0.0
-            numbers = rows.contiguous().view(torch.uint8).numpy()
-            digests.append(b"".join(hashlib.sha256(row.data).digest()[:8] for row in numbers))
+            memory = rows.contiguous().view(torch.uint8).numpy().tobytes()
+            width = len(memory) // len(rows)
+            digests += [hashlib.sha256(memory[at : at + width]).digest()[:8] for at in range(0, len(memory), width)]
         return np.frombuffer(b"".join(digests), dtype=np.uint64)
 
     @property
+    def count(self) -> int:
+        """How many examples are hashed."""
+        return min(len(self.source), ARRAY_SAMPLE if self._dataset is None else DATASET_SAMPLE)
+
+    @property
+    def distinct(self) -> int:
+        """How many of them are distinct."""
+        return len(np.unique(self.values()))
+
+    @property
     def dtype(self) -> torch.dtype:
-        """The type of its values; of float64 no more than float32 is compared, which is what a model takes."""
+        """The dtype of the examples; float32 for float64, because a model takes no more."""
         own = self.source.gather(torch.arange(1))[0].dtype
         return torch.float32 if own == torch.float64 else own
 
     @property
-    def distinct(self) -> int:
-        """How many of the examples that are looked at are distinct."""
-        return len(np.unique(self.hashes()))
-
-    @property
-    def looked_at(self) -> int:
-        """How many examples are compared by their values."""
-        return min(len(self.source), LOOKED_AT if self.dataset is None else DATASET_LOOKED_AT)
-
-    @cached_property
     def is_repeatable(self) -> bool:
-        """Whether an example is the same at each reading; augmentation, for one, makes others of it."""
-        return self.dataset is None or self.dataset.is_repeatable()
+        """Whether an example is the same at each reading."""
+        return self._dataset is None or self._dataset.is_repeatable
 
     @property
-    def dataset(self) -> DatasetSource | None:
+    def _dataset(self) -> DatasetSource | None:
         """The dataset that is read; None where the examples are in an array."""
         source = self.source
         while isinstance(source, Part):
             source = source.source
         return source if isinstance(source, DatasetSource) else None
 
-    @cached_property
-    def items(self) -> "_Items | None":
-        """Where each example of a dataset comes from, through subsets and concatenations; None for arrays."""
-        return _items(self.source)
 
-
-@dataclass(frozen=True)
-class _Items:
-    """For each example, the dataset it comes from and its index there."""
-
-    datasets: npt.NDArray[np.int64]
-    indices: npt.NDArray[np.int64]
-
-    def at(self, places: npt.NDArray[np.int64]) -> "_Items":
-        return _Items(self.datasets[places], self.indices[places])
-
-    def shared(self, other: "_Items") -> int:
-        """How many of these, each counted, are among the others."""
-        both = np.concatenate([np.stack([items.datasets, items.indices], 1) for items in (self, other)])
-        numbers = np.unique(both, axis=0, return_inverse=True)[1].ravel()
-        return int(np.isin(numbers[: len(self.indices)], numbers[len(self.indices) :]).sum())
-
-
-def _items(source: Source) -> _Items | None:
+def _items(source: Source) -> Items | None:
+    """Where each example of a dataset comes from, through subsets and concatenations; None for arrays."""
     if isinstance(source, Part):
         inner = _items(source.source)
-        return None if inner is None else inner.at(source.indices[torch.arange(len(source))].numpy())
-    return _items_of(source.dataset) if isinstance(source, DatasetSource) else None
+        return None if inner is None else inner[source.indices[torch.arange(len(source))].numpy()]
+    return _dataset_items(source.dataset) if isinstance(source, DatasetSource) else None
 
 
-def _items_of(dataset: Any) -> _Items:
+def _dataset_items(dataset: Any) -> Items:
     if isinstance(dataset, Subset):
-        return _items_of(dataset.dataset).at(np.asarray(dataset.indices, dtype=np.int64))
+        return _dataset_items(dataset.dataset)[np.asarray(dataset.indices, dtype=np.int64)]
     if isinstance(dataset, ConcatDataset):
-        parts = [_items_of(part) for part in dataset.datasets]
-        return _Items(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("datasets", "indices")))
-    return _Items(np.full(len(dataset), id(dataset)), np.arange(len(dataset)))
+        return np.concatenate([_dataset_items(part) for part in dataset.datasets])
+    return np.stack([np.full(len(dataset), id(dataset)), np.arange(len(dataset))], axis=1)
+
+
+def _count_shared(first: Items, second: Items) -> int:
+    """How many rows of the first, each counted, are among the second."""
+    numbers = np.unique(np.concatenate([first, second]), axis=0, return_inverse=True)[1].ravel()
+    return int(np.isin(numbers[: len(first)], numbers[len(first) :]).sum())
 
 
 def _common(first: torch.dtype, second: torch.dtype) -> torch.dtype:
-    """The type in which values of two types are compared: of floats the coarser one, so that a copy in it is found."""
+    """The dtype in which values of two dtypes are compared: of floats the coarser one, so that a rounded copy is found."""
     if first == second:
         return first
     if first.is_floating_point and second.is_floating_point:
@@ -209,88 +195,44 @@ def _common(first: torch.dtype, second: torch.dtype) -> torch.dtype:
     return torch.float32 if first.is_floating_point or second.is_floating_point else torch.int64
 
 
-def _repeated(hashes: Hashes) -> float:
-    """The share of examples that occur more than once: about the chance that a new draw is among them, too."""
-    counts = np.unique(hashes, return_counts=True)[1]
-    return 1 - float(np.sum(counts == 1)) / len(hashes)
-
-
-NOT_FRESH = "these examples {}, and what a detector was made from is no sample of what it meets: give later traffic"
-SEEN_HOLDOUT = (
-    "the ID scores of this detector are of examples that the classifier may have trained on, and fresh ID data scores higher"
-)
-USES = {"threshold": "set the detector's threshold", "holdout": "were the detector's holdout"}
+NOT_FRESH = "these examples {}, so they are no sample of what the detector meets in service: give later traffic"
+SEEN_HOLDOUT = "the classifier may have trained on the holdout of this detector, and fresh ID data scores higher"
+_ROLES = {"threshold": "set the detector's threshold", "holdout": "were the detector's holdout"}
 
 
 def role_of(record: Mapping[str, Any], source: Source) -> str:
-    """What exactly these examples were to the detector of this record: labelled, wild, holdout, threshold, or nothing ("").
+    """What these examples were to the detector of this record: labelled, wild, ood, holdout, threshold, or nothing ("").
 
     Whole sets are recognised, with their labels or without, not single examples among others.
 
     >>> import numpy as np, torch, wildood
+    >>> from wildood.data.sources import ArraySource
     >>> x = np.random.default_rng(0).normal(size=(50, 4)).astype("float32")
     >>> detector = wildood.posthoc(torch.nn.Linear(4, 3), wildood.MaxSoftmax(), holdout=x, alpha=0.1)
     >>> role_of(detector.record, ArraySource(x)), role_of(detector.record, ArraySource(x[:40]))
     ('threshold', '')
     """
-    given = {source.fingerprint(), unlabelled_fingerprint(source)}
-    known: list[tuple[str, str]] = [
+    fingerprints = {source.fingerprint(), source.fingerprint(labels=False)}
+    recorded: list[tuple[str, str]] = [
         ("holdout", record.get("chosen_by", "")),
         *record.get("data", {}).items(),
         *record.get("examples", {}).items(),
     ]
-    return next((name for name, text in known if given & _recorded(text)), "")
+    return next((role for role, text in recorded if fingerprints & _fingerprints_in(text)), "")
 
 
-def role_text(used: str) -> str:
+def role_text(role: str) -> str:
     """What examples were to a detector, as the end of a sentence about them; empty if they were nothing.
 
     >>> role_text("wild"), role_text("threshold"), role_text("")
     ("were the detector's wild data", "set the detector's threshold", '')
     """
-    return USES.get(used, f"were the detector's {used} data") if used else ""
+    return _ROLES.get(role, f"were the detector's {role} data") if role else ""
 
 
-def unlabelled_fingerprint(source: Source) -> str:
-    """The fingerprint that examples have whether or not labels come with them, and wherever they were read from.
-
-    >>> import numpy as np
-    >>> x, y = np.zeros((3, 2)), np.array([0, 1, 0])
-    >>> unlabelled_fingerprint(ArraySource(x, y)) == ArraySource(x).fingerprint() != ArraySource(x, y).fingerprint()
-    True
-    """
-    return _unlabelled(source).fingerprint()
-
-
-def unlabelled_fingerprints(given: Mapping[str, Sequence[Source]]) -> dict[str, str]:
-    """For a record's `examples`: the fingerprints without labels, where they differ from those with them.
-
-    >>> import numpy as np
-    >>> x, y = np.zeros((3, 2)), np.array([0, 1, 0])
-    >>> list(unlabelled_fingerprints({"labelled": [ArraySource(x, y)], "wild": [ArraySource(x)]}))
-    ['labelled']
-    """
-    return {
-        name: "+".join(map(unlabelled_fingerprint, sources))
-        for name, sources in given.items()
-        if any(_unlabelled(source) is not source for source in sources)
-    }
-
-
-def _unlabelled(source: Source) -> Source:
-    if isinstance(source, Part):
-        inner = _unlabelled(source.source)
-        return source if inner is source.source else Part(inner, source.indices)
-    if isinstance(source, DatasetSource):
-        return replace(source, labelled=False) if source.labelled else source
-    if isinstance(source, ArraySource) and (type(source) is not ArraySource or source.labels is not None):
-        return ArraySource(source.examples)
-    return source
-
-
-def _recorded(text: str) -> set[str]:
+def _fingerprints_in(text: str) -> set[str]:
     """The fingerprints in a record's text: of each pool, and of the whole where a part of it was used."""
-    prints = text.partition(" at pi = ")[0].split("+")
-    whole = {each for one in prints for each in (one, one.partition("/")[0])}
-    # A dataset whose examples are others at each reading is known by its type and length: that tells it from nothing.
-    return {each for each in whole if each and not each.endswith("]")}
+    pools = text.partition(" at pi = ")[0].split("+")
+    either = {each for pool in pools for each in (pool, pool.partition("/")[0])}
+    # A dataset that changes at each reading has only its type and length, which do not identify it.
+    return {each for each in either if each and not each.endswith("]")}

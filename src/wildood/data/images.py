@@ -98,14 +98,14 @@ class Images(ArraySource):
     content: str = ""
     unlabelled: str = ""
 
-    def fingerprint(self) -> str:
+    def fingerprint(self, *, labels: bool = True) -> str:
         """The content's text, or that of the arrays.
 
         >>> import numpy as np
         >>> Images(np.zeros((2, 3)), content="c0ffee").fingerprint()
         'c0ffee'
         """
-        return self.content or ArraySource.fingerprint(self)
+        return self.content if labels and self.content else ArraySource.fingerprint(self, labels=labels)
 
 
 class ImageError(Exception):

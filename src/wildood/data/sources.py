@@ -4,6 +4,7 @@ import hashlib
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,10 +15,11 @@ from wildood.data.sampling import Indices
 from wildood.errors import InputError
 from wildood.settings import quoted
 
-_BYTES_TOGETHER = 1 << 24  # how much of an array is looked at together when the whole is checked or hashed
-_BYTES_HASHED = 1 << 30  # of an array, about: reading more would delay the start by more than it tells
-_ITEM_ACCESS = {"__getitem__", "__torch_function__", "__array_function__"}  # what a subclass of an array may define anew
-_FINGERPRINTED = 16  # how many examples of a dataset its fingerprint looks at
+BLOCK_BYTES = 1 << 24  # how much of an array is checked or hashed at once
+_BYTES_HASHED = 1 << 30  # of an array, about: hashing more would delay the start
+Array = Tensor | np.ndarray[Any, Any]
+_ITEM_ACCESS = {"__getitem__", "__torch_function__", "__array_function__"}  # what a subclass of an array may redefine
+_FINGERPRINTED = 16  # examples of a dataset that its fingerprint is made from
 
 
 class Source(Protocol):
@@ -29,22 +31,22 @@ class Source(Protocol):
         """The raw examples at these indices, as one batch, and their labels."""
         ...
 
-    def fingerprint(self) -> str:
-        """A short text that is another one when the data is."""
+    def fingerprint(self, *, labels: bool = True) -> str:
+        """A short text that differs where the data differs; without `labels`, only where the examples do."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class ArraySource:
-    """Examples that live in memory (or in a memory map) as one array; a batch is gathered, nothing is copied whole.
+    """Examples in one array, in memory or in a memory map. It must not change: its fingerprint is computed once.
 
     >>> source = ArraySource(np.arange(6.0).reshape(3, 2), np.array([0, 1, 0]))
     >>> source.gather(torch.tensor([2, 0]))
     (tensor([[4., 5.], [0., 1.]], dtype=torch.float64), tensor([0, 0]))
     """
 
-    examples: Tensor | np.ndarray[Any, Any]
-    labels: Tensor | np.ndarray[Any, Any] | None = None
+    examples: Array
+    labels: Array | None = None
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -54,8 +56,20 @@ class ArraySource:
         labels = None if self.labels is None else _rows(self.labels, indices).long()
         return _rows(self.examples, indices), labels
 
-    def fingerprint(self) -> str:
-        """A hash of every byte; of a gigabyte spread over it where there is more."""
+    def fingerprint(self, *, labels: bool = True) -> str:
+        """A hash of every byte, or of about a gigabyte spread over a larger array.
+
+        >>> x, y = np.zeros((3, 2)), np.array([0, 1, 0])
+        >>> ArraySource(x, y).fingerprint(labels=False) == ArraySource(x).fingerprint() != ArraySource(x, y).fingerprint()
+        True
+        """
+        alone, with_labels = self._fingerprints
+        return with_labels if labels else alone
+
+    @cached_property
+    def _fingerprints(self) -> tuple[str, str]:
+        """Without and with labels, from one pass over the memory."""
+        texts = []
         digest = hashlib.blake2b(digest_size=16)
         for array in (self.examples, self.labels):
             if array is not None:
@@ -65,7 +79,8 @@ class ArraySource:
                 for number, (_, block) in enumerate(blocks(array)):
                     if number % every == 0:
                         digest.update(memory_of(block))
-        return digest.hexdigest()
+            texts.append(digest.hexdigest())
+        return texts[0], texts[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,28 +135,30 @@ class DatasetSource:
             )
         try:
             label = operator.index(pair[1].item() if hasattr(pair[1], "item") else pair[1])
-        except (TypeError, ValueError, RuntimeError) as error:  # item() of what holds several values, or none
-            raise self._no_class(pair[1], index) from error
-        if abs(label) > torch.iinfo(torch.int64).max:
-            raise self._no_class(label, index)
+            np.int64(label)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # several values, none, or too large a number
+            given = quoted(pair[1])
+            raise InputError(f"{self.name}: the label of example {index} is {given}: give an integer class") from error
         return label
 
-    def _no_class(self, label: Any, index: int) -> InputError:
-        return InputError(f"{self.name}: the label of example {index} is {quoted(label)}: give an integer class")
-
+    @property
     def is_repeatable(self) -> bool:
-        """Whether a few of its examples are the same at two readings."""
-        return self._few() == self._few()
+        """Whether a few of its examples are the same at two readings; augmentation, for one, changes them."""
+        first, second = self._readings
+        return first == second
 
-    def fingerprint(self) -> str:
-        """Its type and length, and a few of its examples, unless they differ from one reading to the next."""
+    def fingerprint(self, *, labels: bool = True) -> str:
+        """Its type and length, and a hash of a few examples unless they differ from one reading to the next."""
         name = f"{type(self.dataset).__module__}.{type(self.dataset).__qualname__}[{len(self)}]"
-        first, second = self._few(), self._few()
+        first, second = (reading[labels] for reading in self._readings)
         return f"{name} {first}" if first == second else name
 
-    def _few(self) -> str:
-        some = torch.linspace(0, len(self) - 1, min(_FINGERPRINTED, len(self))).long()
-        return ArraySource(*self.gather(some)).fingerprint()
+    @cached_property
+    def _readings(self) -> list[tuple[str, str]]:
+        """The hashes, without and with labels, of a few examples that are read twice."""
+        few = torch.linspace(0, len(self) - 1, min(_FINGERPRINTED, len(self))).long()
+        readings = [ArraySource(*self.gather(few)) for _ in range(2)]
+        return [(each.fingerprint(labels=False), each.fingerprint()) for each in readings]
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,13 +179,13 @@ class Part:
         """The examples at these places of the part."""
         return self.source.gather(self.indices[indices])
 
-    def fingerprint(self) -> str:
-        """The whole source's, and which part of it."""
+    def fingerprint(self, *, labels: bool = True) -> str:
+        """The whole source's, and a hash of the indices."""
         which = self.indices.numpy().data if isinstance(self.indices, Tensor) else repr(self.indices).encode()
-        return f"{self.source.fingerprint()}/{hashlib.blake2b(which, digest_size=8).hexdigest()}"
+        return f"{self.source.fingerprint(labels=labels)}/{hashlib.blake2b(which, digest_size=8).hexdigest()}"
 
 
-def check_plain(array: Tensor | np.ndarray[Any, Any], name: str) -> Tensor | np.ndarray[Any, Any]:
+def check_plain(array: Array, name: str) -> Array:
     """The array, or tensor; a subclass whose items may differ from what its memory holds is refused.
 
     >>> check_plain(np.ma.masked_array([1, 2], mask=[True, False]), "x")
@@ -228,7 +245,7 @@ def is_mapped(source: Source) -> bool:
     return isinstance(source, ArraySource) and isinstance(source.examples, np.memmap)
 
 
-def memory_of(values: Tensor | np.ndarray[Any, Any]) -> memoryview:
+def memory_of(values: Array) -> memoryview:
     """The bytes of an array or tensor, for a hash; numpy has no bfloat16, so a tensor is read as bytes.
 
     >>> memory_of(torch.tensor([1, 2], dtype=torch.int16)).tolist()
@@ -239,18 +256,18 @@ def memory_of(values: Tensor | np.ndarray[Any, Any]) -> memoryview:
     return np.ascontiguousarray(native(values)).data
 
 
-def blocks(array: Tensor | np.ndarray[Any, Any]) -> Iterator[tuple[int, Tensor | np.ndarray[Any, Any]]]:
+def blocks(array: Array) -> Iterator[tuple[int, Array]]:
     """Views of a large array, one after the other, with the number of their first row.
 
     >>> [start for start, _ in blocks(np.zeros((3, 1 << 20)))]
     [0, 2]
     """
-    rows = max(1, _BYTES_TOGETHER * len(array) // max(1, array.nbytes))
+    rows = max(1, BLOCK_BYTES * len(array) // max(1, array.nbytes))
     for start in range(0, len(array), rows):
         yield start, array[start : start + rows]
 
 
-def _rows(array: Tensor | np.ndarray[Any, Any], indices: Tensor) -> Tensor:
+def _rows(array: Array, indices: Tensor) -> Tensor:
     if isinstance(array, Tensor):
         return array.detach()[indices.to(array.device)]
     return torch.from_numpy(native(np.asarray(array[indices.numpy()])))

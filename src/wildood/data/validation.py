@@ -1,4 +1,4 @@
-"""What a user gives as data, checked once and made into sources; each refusal says what to write instead."""
+"""The user's data, checked once and made into sources; each refusal says what to write instead."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence, Sized
@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from wildood.data.images import Images
-from wildood.data.sources import ArraySource, DatasetSource, Part, Source, blocks, check_dense, check_plain, native
+from wildood.data.sources import Array, ArraySource, DatasetSource, Part, Source, blocks, check_dense, check_plain, native
 from wildood.errors import InputError
 
 _LOGGER = logging.getLogger("wildood")
-_READ_TOGETHER = 256  # how many examples of a dataset are read at once to look at their labels
+_BATCH = 256  # examples of a dataset that are read at once for their labels
 
 
 def all_labels(source: Source) -> Tensor:
@@ -24,8 +24,8 @@ def all_labels(source: Source) -> Tensor:
     >>> all_labels(Part(ArraySource(np.zeros((3, 2)), np.array([2, 0, 1])), torch.tensor([0, 2])))
     tensor([2, 1])
     """
-    parts = torch.split(torch.arange(len(source)), _READ_TOGETHER)
-    return torch.cat([labels for _, labels in map(source.gather, parts) if labels is not None])
+    batches = torch.split(torch.arange(len(source)), _BATCH)
+    return torch.cat([labels for _, labels in map(source.gather, batches) if labels is not None])
 
 
 def check_labels(labels: Tensor, name: str, classes: int) -> None:
@@ -66,61 +66,21 @@ def labelled_source(data: Any, name: str) -> Source:
         raise InputError(f"{name} is an array alone: give its labels, too, as in {name}=(x, y)")
     if isinstance(data, tuple | list) and len(data) == 2:
         examples, labels = _array(data[0], f"{name} x"), _array(data[1], f"{name} y")
-        if labels.ndim != 1 or not _is_integer(labels):
-            raise InputError(
-                f"{name}: labels have dtype {str(labels.dtype).removeprefix('torch.')} and shape {tuple(labels.shape)}: "
-                "give one integer class for each example"
-            )
-        if examples.ndim and len(examples) != len(labels):  # what has no axis at all is refused below
-            raise InputError(
-                f"{name}: {len(examples)} examples but {len(labels)} labels: give as many of one as of the other"
-            )
-        if isinstance(labels, Tensor):
-            labels = labels.detach().long()  # torch has no smallest of the unsigned ones
-        if len(labels) and int(labels.min()) < 0:
-            raise InputError(
-                f"{name}: a label is {int(labels.min())}: classes count from 0, and unlabelled examples belong in wild"
-            )
-        return ArraySource(_checked(examples, name), labels)
+        labels = _checked_labels(labels, name, len(examples) if examples.ndim else None)
+        return ArraySource(_checked_examples(examples, name), labels)
     if isinstance(data, tuple | list):
         raise InputError(f"{name} is a {type(data).__name__} of {len(data)}: give (x, y)")
     return _dataset(data, name, labelled=True, instead=f"{name}=(x, y)")
 
 
-def numbered_like(labelled: Any, other: Any, name: str) -> Any:
-    """Other examples with their classes numbered as those of `labelled` are, where both have names: it may lack some.
-
-    >>> photos = Images(np.zeros((2, 1)), np.array([0, 1]), classes=("cat", "dog"), where="photos")
-    >>> held = Images(np.zeros((1, 1)), np.array([0]), classes=("dog",), where="held")
-    >>> numbered_like(photos, held, "holdout").labels
-    array([1])
-    """
-    if not isinstance(labelled, Images) or not isinstance(other, Images) or labelled.classes == other.classes:
-        return other
-    if not labelled.classes or not other.classes:
-        numbers, names = (labelled, other) if other.classes else (other, labelled)
-        if names.classes != tuple(map(str, range(len(names.classes)))):
-            told = f"the class {names.classes[0]!r} of {names.where} is number 0 of {numbers.where}, and so on"
-            _LOGGER.warning("%s: one of labelled and %s names its classes, the other numbers them: %s", name, name, told)
-        return other
-    others = [each for each in other.classes if each not in labelled.classes]
-    if others:
-        raise InputError(
-            f"{name}: {other.where} has a class {others[0]!r} that {labelled.where} has not: give the same classes"
-        )
-    order = np.array([labelled.classes.index(each) for each in other.classes])
-    content = other.content and f"{other.content}/{'/'.join(map(str, order))}"
-    return replace(other, labels=order[np.asarray(other.labels)], classes=labelled.classes, content=content)
-
-
 def unlabelled_source(data: Any, name: str, first: int = 0) -> Source:
-    """`x` or a dataset (labels in it are not looked at), as a checked source; messages count examples from `first` on.
+    """`x` or a dataset (its labels are ignored), as a checked source; messages count examples from `first` on.
 
     >>> len(unlabelled_source(np.zeros((4, 2)), "wild"))
     4
     """
     if isinstance(data, ArraySource):
-        _checked(data.examples, name)
+        _checked_examples(data.examples, name)
     if isinstance(data, ArraySource | DatasetSource | Part):
         return data
     if type(data) is TensorDataset:  # a subclass may give other examples than its tensors hold
@@ -130,8 +90,42 @@ def unlabelled_source(data: Any, name: str, first: int = 0) -> Source:
         instead = "give x alone, as one array, without labels" if pair else "give x alone, as one array: np.stack makes one"
         raise InputError(f"{name} is a {type(data).__name__} of {len(data)}: {instead}")
     if isinstance(data, np.ndarray | Tensor):
-        return ArraySource(_checked(_array(data, name), name, first))
+        return ArraySource(_checked_examples(_array(data, name), name, first))
     return _dataset(data, name, labelled=False, instead=f"{name}=x")
+
+
+def labelled_and_holdout(labelled: Any, holdout: Any) -> tuple[Source, Source | None]:
+    """Labelled data and the holdout, if there is one, as checked sources whose classes have the same numbers."""
+    known = labelled_source(labelled, "labelled")
+    if holdout is None:
+        return known, None
+    return known, labelled_source(align_classes(labelled, holdout, "holdout"), "holdout")
+
+
+def align_classes(labelled: Any, other: Any, name: str) -> Any:
+    """Other examples with the class numbers of `labelled`, where both have named classes; some may be missing.
+
+    >>> photos = Images(np.zeros((2, 1)), np.array([0, 1]), classes=("cat", "dog"), where="photos")
+    >>> dogs = Images(np.zeros((1, 1)), np.array([0]), classes=("dog",), where="dogs")
+    >>> align_classes(photos, dogs, "holdout").labels
+    array([1])
+    """
+    if not isinstance(labelled, Images) or not isinstance(other, Images) or labelled.classes == other.classes:
+        return other
+    if not labelled.classes or not other.classes:
+        numbered, named = (labelled, other) if other.classes else (other, labelled)
+        if named.classes != tuple(map(str, range(len(named.classes)))):
+            text = f"the class {named.classes[0]!r} of {named.where} is number 0 of {numbered.where}, and so on"
+            _LOGGER.warning("%s: one of labelled and %s names its classes, the other numbers them: %s", name, name, text)
+        return other
+    unknown = [each for each in other.classes if each not in labelled.classes]
+    if unknown:
+        raise InputError(
+            f"{name}: {other.where} has a class {unknown[0]!r} that {labelled.where} has not: give the same classes"
+        )
+    order = np.array([labelled.classes.index(each) for each in other.classes])
+    content = other.content and f"{other.content}/{'/'.join(map(str, order))}"
+    return replace(other, labels=order[np.asarray(other.labels)], classes=labelled.classes, content=content)
 
 
 def _dataset(data: Any, name: str, *, labelled: bool, instead: str) -> DatasetSource:
@@ -161,24 +155,41 @@ def _dataset(data: Any, name: str, *, labelled: bool, instead: str) -> DatasetSo
     return DatasetSource(data, labelled, name)
 
 
-def _array(data: Any, name: str) -> Tensor | np.ndarray[Any, Any]:
+def _array(data: Any, name: str) -> Array:
     if isinstance(data, Tensor):
         check_plain(check_dense(data, name), name)
         return data if type(data) is Tensor else data.detach().as_subclass(Tensor)  # torch does not mix two subclasses
     if isinstance(data, np.ndarray):
         return check_plain(data, name)
-    what, own = f"{name} is a {type(data).__name__}: give", name[-1]
+    own, instead = name[-1], "a numpy array or a torch tensor"
     if isinstance(data, Mapping) and data:
-        raise InputError(f"{what} one of its arrays, such as {own}[{next(iter(data))!r}]")
-    if isinstance(data, Sequence) or hasattr(data, "__array__"):
-        raise InputError(f"{what} a numpy array or a torch tensor, such as np.asarray({own})")
-    if isinstance(data, Iterable):
-        raise InputError(f"{what} a numpy array or a torch tensor, such as np.asarray(list({own}))")
-    raise InputError(f"{what} a numpy array or a torch tensor")
+        instead = f"one of its arrays, such as {own}[{next(iter(data))!r}]"
+    elif isinstance(data, Sequence) or hasattr(data, "__array__"):
+        instead += f", such as np.asarray({own})"
+    elif isinstance(data, Iterable):
+        instead += f", such as np.asarray(list({own}))"
+    raise InputError(f"{name} is a {type(data).__name__}: give {instead}")
 
 
-def _checked(examples: Tensor | np.ndarray[Any, Any], name: str, first: int = 0) -> Tensor | np.ndarray[Any, Any]:
-    """Refuse what cannot be trained on: no examples, no axis beside the examples', objects, NaN or infinity."""
+def _checked_labels(labels: Array, name: str, examples: int | None) -> Array:
+    """One class for each example; None for examples without an axis, which are refused elsewhere."""
+    if labels.ndim != 1 or not _is_integer(labels):
+        dtype = str(labels.dtype).removeprefix("torch.")
+        raise InputError(
+            f"{name}: labels have dtype {dtype} and shape {tuple(labels.shape)}: give one integer class for each example"
+        )
+    if examples is not None and examples != len(labels):
+        raise InputError(f"{name}: {examples} examples but {len(labels)} labels: give as many of one as of the other")
+    labels = labels.detach().long() if isinstance(labels, Tensor) else labels  # torch has no minimum of unsigned types
+    if len(labels) and int(labels.min()) < 0:
+        raise InputError(
+            f"{name}: a label is {int(labels.min())}: classes count from 0, and unlabelled examples belong in wild"
+        )
+    return labels
+
+
+def _checked_examples(examples: Array, name: str, first: int = 0) -> Array:
+    """Refuse examples that cannot be trained on: none at all, without an axis of their own, objects, NaN or infinity."""
     if examples.ndim < 2 or 0 in examples.shape:
         hint = f" (add the batch axis to a single example: {name}[None])" if examples.ndim == 1 and len(examples) else ""
         raise InputError(f"{name} has shape {tuple(examples.shape)}: give at least one example, along the first axis{hint}")
@@ -187,15 +198,15 @@ def _checked(examples: Tensor | np.ndarray[Any, Any], name: str, first: int = 0)
     if _is_integer(examples):
         return examples
     for start, block in blocks(examples):
-        finite = block.isfinite().flatten(1).all(1) if isinstance(block, Tensor) else np.isfinite(block).all(_axes(block))
+        finite = block.isfinite() if isinstance(block, Tensor) else np.isfinite(block)
         if not bool(finite.all()):
-            bad = first + start + int((~torch.as_tensor(finite)).nonzero()[0])
+            bad = first + start + int((~torch.as_tensor(finite)).flatten(1).any(1).nonzero()[0])
             raise InputError(f"{name}: example {bad} holds NaN or infinity: repair or drop such examples")
     return examples
 
 
-def _is_readable(examples: Tensor | np.ndarray[Any, Any]) -> bool:
-    """Real numbers of a kind that torch has."""
+def _is_readable(examples: Array) -> bool:
+    """Real numbers of a dtype that torch has."""
     if isinstance(examples, Tensor):
         return examples.dtype != torch.bool
     if examples.dtype.kind not in "fiu":
@@ -207,11 +218,7 @@ def _is_readable(examples: Tensor | np.ndarray[Any, Any]) -> bool:
     return True
 
 
-def _axes(block: np.ndarray[Any, Any]) -> tuple[int, ...]:
-    return tuple(range(1, block.ndim))
-
-
-def _is_integer(array: Tensor | np.ndarray[Any, Any]) -> bool:
+def _is_integer(array: Array) -> bool:
     if isinstance(array, np.ndarray):
         return array.dtype.kind in "iu"
     return not (array.is_floating_point() or array.is_complex() or array.dtype == torch.bool)

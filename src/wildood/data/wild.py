@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wildood.data.fingerprint import Content
+from wildood.data.fingerprint import ExampleHashes
 from wildood.data.sampling import Indices, ShuffledCycle, generator, permutation, split
 from wildood.data.sources import Part, Source
 from wildood.data.validation import unlabelled_source
@@ -118,10 +118,10 @@ def as_wild(data: Any) -> Wild:
 def _split_apart(source: Source, share: float, rng: torch.Generator) -> tuple[Indices, Indices]:
     """A random split that keeps all copies of an example on one side, so that what is set aside is unseen."""
     kept, aside = split(len(source), share, rng, MOST_ASIDE)
-    content = Content(source)
-    if content.looked_at < len(source) or not content.is_repeatable or not len(aside):
+    hashes = ExampleHashes(source)
+    if hashes.count < len(source) or not hashes.is_repeatable or not len(aside):
         return kept, aside
-    copies = np.unique(content.hashes(), return_inverse=True)[1]
+    copies = np.unique(hashes.values(), return_inverse=True)[1]
     groups = int(copies.max()) + 1
     if groups == len(source) or groups == 1:
         return kept, aside
@@ -156,8 +156,8 @@ class _Joined:
             batch[where] = rows
         return batch, None
 
-    def fingerprint(self) -> str:
-        return f"{self.first.fingerprint()}+{self.second.fingerprint()}"
+    def fingerprint(self, *, labels: bool = True) -> str:
+        return "+".join(pool.fingerprint(labels=labels) for pool in (self.first, self.second))
 
 
 def _mixture_sample(id_part: Part, ood_part: Part, pi: float, rng: torch.Generator) -> Source:

@@ -1,7 +1,7 @@
-"""What data set aside says of a finished fit: whether training helped, and whether the detector finds anything unknown."""
+"""What data set aside shows about a finished fit: whether training helped, and whether the detector rejects anything."""
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -14,23 +14,23 @@ from wildood.models.classifier import Classifier
 from wildood.scores.energy import EnergyScore
 from wildood.scores.score import Score, score_all
 
-CONFIDENCE = 0.95  # that some example is unknown
+CONFIDENCE = 0.95  # of the test that some example is unknown
 
 
 @dataclass(frozen=True)
 class Assessment:
-    """What a fit's record says of its result, and what a user should be warned of.
+    """The assessment of a fit, with what a user should be warned of.
 
     Attributes:
-        benefit: the trained detector beside the energy of the start; None where no epoch qualified.
-        start_kept: whether the start was kept, because training was not shown to help.
-        examples: "wild", or "OOD" where the caller gave known OOD examples to choose by.
-        aside: how many of them were set aside.
-        rejected: the share of these that the finished detector rejects, at the threshold that the fit set.
+        benefit: the trained detector compared with the energy score of the start; None where no epoch qualified.
+        start_kept: whether the start is deployed, because training was not shown to help.
+        examples: "wild", or "OOD" where known OOD examples choose.
+        aside: how many of these were set aside.
+        rejected: the share of these that the detector rejects.
         nothing_unknown: the p-value of the hypothesis that none of these is unknown.
-        trained_on: how many wild examples that it was trained on were scored; 0 where the start is kept.
-        rejected_of_trained: the share of these that it rejects.
-        rejected_of_labelled: the share of some labelled examples that it rejects.
+        trained_on: how many wild examples of the training were scored; 0 where the start is deployed.
+        rejected_of_trained: the share of these that the detector rejects.
+        rejected_of_labelled: the share of some labelled examples that the detector rejects.
 
     >>> found = Assessment(Comparison(0.9, 0.91, 0.01, 500, 25), True, "wild", 500, 0.09, 1e-3)
     >>> found.helped, found.warnings[0][:36]
@@ -54,7 +54,7 @@ class Assessment:
 
     @property
     def warnings(self) -> list[str]:
-        """What a user should know before the detector is deployed, one sentence each."""
+        """What to know before the detector is deployed, one sentence each."""
         if self.rejected_of_labelled > 0.5:
             share = f"{100 * self.rejected_of_labelled:.0f} %"
             return [f"the threshold rejects {share} of labelled: is the holdout scaled or preprocessed otherwise?"]
@@ -70,23 +70,19 @@ class Assessment:
         if self.benefit is None:
             return (
                 f"no epoch accepted less {self.examples} data without losing more than 1 point of accuracy (or, in rounds, "
-                "straying from the constraints): the energy of the start is deployed; try a smaller lr or more data"
+                "violating the constraints): the energy score of the start is deployed; try a smaller lr or more data"
             )
-        found = self.benefit
-        numbers = (
-            f"of {self.aside} {self.examples} examples set aside, the trained detector accepts {100 * found.trained:.1f} % "
-            f"and the start's energy {100 * found.start:.1f} % (less is better; mean over false-alarm rates up to alpha; "
-            f"standard error of the difference {100 * found.error:.1f})"
-        )
+        trained, start = 100 * self.benefit.trained, 100 * self.benefit.start
         if not self.start_kept:
-            return f"training was not shown to help: {numbers}; it is deployed because keep asks for it"
-        hope = (
-            "; more wild data or a larger holdout may settle it, and keep='last' (--keep last) deploys the trained one"
-            if found.trained < found.start
-            else ""
-        )
+            deployed = "the trained detector is deployed because keep asks for it"
+        else:
+            deployed = "the start is deployed with its energy score"
+            if trained < start:
+                deployed += "; more wild data or a larger holdout may decide it, or keep='last' (--keep last)"
         return (
-            f"training was not shown to help: {numbers}; the start is deployed as it was, with its energy as the score{hope}"
+            f"training was not shown to help: of {self.aside} {self.examples} examples set aside, the trained detector "
+            f"accepts {trained:.1f} % and the energy score of the start {start:.1f} % (less is better; mean over "
+            f"false-alarm rates up to alpha; standard error of the difference {100 * self.benefit.error:.1f}); {deployed}"
         )
 
     def _nothing_unknown(self) -> str:
@@ -94,35 +90,33 @@ class Assessment:
             return ""
         return (
             f"nothing unknown was shown in the {self.aside} {self.examples} examples set aside (p = "
-            f"{self.nothing_unknown:.2g}): hardly any is unknown, the detector does not see it, or they are too few to "
-            "tell; give wild data that holds some unknowns, or more of it"
+            f"{self.nothing_unknown:.2g}): they hold hardly any, the detector misses them, or they are too few to tell; "
+            "give wild data with some unknowns, or more of it"
         )
 
     def _memorised(self) -> str:
-        """Where more of what it was trained on is rejected, by more than three standard errors."""
+        """Where the detector rejects more of the data it was trained on, by more than three standard errors."""
         if not self.trained_on:
             return ""
-        shares, counts = (self.rejected, self.rejected_of_trained), (self.aside, self.trained_on)
-        pooled = float(np.average(shares, weights=counts))
-        error = math.sqrt(pooled * (1 - pooled) * sum(1 / count for count in counts))
-        if shares[1] - shares[0] <= 3 * error:
+        pooled = float(np.average([self.rejected, self.rejected_of_trained], weights=[self.aside, self.trained_on]))
+        error = math.sqrt(pooled * (1 - pooled) * (1 / self.aside + 1 / self.trained_on))
+        if self.rejected_of_trained - self.rejected <= 3 * error:
             return ""
         return (
             f"the detector rejects {100 * self.rejected_of_trained:.1f} % of the wild data that it was trained on and "
-            f"{100 * self.rejected:.1f} % of that set aside, at the threshold of the fit: it has memorised some of it; "
-            "expect the latter on new data, or train shorter, with a smaller lr, or on more wild data"
+            f"{100 * self.rejected:.1f} % of that set aside: it has memorised some of it; expect the latter on new data, or "
+            "train shorter, with a smaller lr, or on more wild data"
         )
 
 
 def training_benefit(
     start: Classifier, trained: tuple[Classifier, Score], known: Source, aside: Source, alpha: float
 ) -> Comparison:
-    """How much of data set aside a trained detector accepts, beside the energy of the start."""
-    scores = [
-        [score_all(classifier, source, score, lambda found: found.scores).numpy() for source in (known, aside)]
+    """How much of the data set aside a trained detector accepts, compared with the energy score of the start."""
+    (known_before, before), (known_after, after) = (
+        [score_all(classifier, source, score)[0] for source in (known, aside)]
         for classifier, score in ((start, EnergyScore()), trained)
-    ]
-    (known_before, before), (known_after, after) = scores
+    )
     return compare_acceptance((known_before, before), (known_after, after), alpha)
 
 
@@ -136,19 +130,21 @@ def assess(
     start_kept: bool,
     examples: str = "wild",
 ) -> Assessment:
-    """What a calibrated detector says of data set aside, and of some of the wild data that it was trained on."""
+    """Assess a calibrated detector on data set aside, and on some of the data that it was trained on."""
     assert detector.holdout_scores is not None  # noqa: S101 - calibrated
+
+    def rejected(source: Source) -> float:
+        return float(np.mean(~detector.accepts(*detector.score_and_classify(source))))
+
     scores, classes = detector.score_and_classify(aside)
-    found = Assessment(
+    return Assessment(
         benefit,
         start_kept,
         examples,
-        len(aside),
-        float(np.mean(~detector.accepts(scores, classes))),
-        share_p_value(detector.holdout_scores, scores),
-        rejected_of_labelled=float(np.mean(~detector.accepts(*detector.score_and_classify(labelled)))),
+        aside=len(aside),
+        rejected=float(np.mean(~detector.accepts(scores, classes))),
+        nothing_unknown=share_p_value(detector.holdout_scores, scores),
+        trained_on=0 if trained_on is None else len(trained_on),
+        rejected_of_trained=0.0 if trained_on is None else rejected(trained_on),
+        rejected_of_labelled=rejected(labelled),
     )
-    if trained_on is None:
-        return found
-    rejected = ~detector.accepts(*detector.score_and_classify(trained_on))
-    return replace(found, trained_on=len(trained_on), rejected_of_trained=float(np.mean(rejected)))

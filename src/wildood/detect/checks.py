@@ -1,4 +1,4 @@
-"""A user's model: copied, tried on a few examples, and what tells it from another."""
+"""The model and the arguments of `fit`, `posthoc` and `pretrain`, checked; and the record that identifies a run."""
 
 import copy
 import hashlib
@@ -31,9 +31,9 @@ def copy_classifier(
     uses_features: bool,
     trained: bool = False,
 ) -> tuple[Classifier, int]:
-    """A copy of the user's model that is known to work on the data, and the number of its classes.
+    """A copy of the user's model that is tried on the data, and the number of its classes.
 
-    Of several processes that are to train it, each has its copy on the GPU that the launcher gave to it.
+    A copy that several processes are to train is on the GPU that the launcher gave to this process.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}: give a torch.nn.Module")
@@ -44,7 +44,7 @@ def copy_classifier(
     except (RuntimeError, TypeError) as error:
         raise InputError(f"the model cannot be copied: {error}") from error
     device = training_device(network) if trained else None
-    network = network if device is None else network.to(device)  # before it is tried: one GPU would hold something of all
+    network = network if device is None else network.to(device)  # before it is tried, lest all processes use one GPU
     features = None if features is None else plain_name(features)
     few = source.gather(torch.arange(min(2, len(source))))[0]
     classes = try_classifier(network, few, spec)
@@ -55,13 +55,13 @@ def copy_classifier(
 
 
 def check_spec(spec: Any) -> None:
-    """Refuse what is not an input spec."""
+    """Refuse an input that is no `InputSpec`."""
     if spec is not None and not isinstance(spec, InputSpec):
         raise InputError(f"input is a {type(spec).__name__}: give an InputSpec")
 
 
 def check_schedule(schedule: Any, own: Schedule, *, looks: bool) -> Schedule:
-    """The method's own unless one is given, or "auto": its own in rounds, which need wild data to look at."""
+    """The schedule: for None the method's own, for "auto" its own in rounds, which need wild data to score (`looks`)."""
     if schedule is None or (isinstance(schedule, str) and schedule == "auto"):
         schedule = own if schedule is None else replace(own, **IN_ROUNDS)
     if not isinstance(schedule, Schedule):
@@ -71,26 +71,26 @@ def check_schedule(schedule: Any, own: Schedule, *, looks: bool) -> Schedule:
 
 
 def check_rounds(schedule: Schedule, *, looks: bool) -> None:
-    """Refuse rounds where nothing is looked at between them."""
+    """Refuse a schedule in rounds where no wild data is scored between them."""
     if schedule.rounds is not None and not looks:
         raise InputError(
-            "a schedule in rounds ends by what it sees of wild data set aside, but there is none: it takes a method that "
-            "uses wild data, and keep='best' (--keep best); else give steps or epochs: Schedule(steps=100) (--steps 100)"
+            "a schedule in rounds stops early by wild data set aside, but there is none: give a method that uses wild data "
+            "and keep='best' (--keep best), or a number of steps or epochs: Schedule(steps=100) (--steps 100)"
         )
 
 
 def check_seed(seed: Any, name: str = "seed") -> int:
-    """Refuse what is not a whole number from 0 on."""
+    """A seed: a whole number from 0 on."""
     return check_integer(seed, name, "a whole number from 0 on", least=0, most=1 << 128)
 
 
 def check_run_dir(run_dir: Any) -> Path | None:
-    """Refuse what is not a path."""
+    """The directory of a run, if there is one."""
     return None if run_dir is None else check_path(run_dir, "run_dir")
 
 
 def check_augmentation(schedule: Schedule, shape: tuple[int, ...]) -> None:
-    """Refuse to flip and crop what is no image."""
+    """Refuse augmentation of examples that are no images."""
     if schedule.augment and len(shape) != 3:
         raise InputError(
             f"the schedule's augment is for images, but an example has shape {shape}: give "
@@ -107,7 +107,7 @@ def check_trainable(classifier: Classifier) -> None:
 
 
 def run_record(classifier: Classifier, schedule: Schedule, data: dict[str, str], **settings: Any) -> dict[str, Any]:
-    """What makes a run this run, as JSON would give it back."""
+    """What identifies a run, as JSON would give it back."""
     spec, tap = classifier.spec, classifier.tap
     record = {
         **settings,
@@ -131,7 +131,7 @@ def model_fingerprint(model: nn.Module) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of what made a detector."""
+    """Of the libraries that made a detector."""
     return {
         "wildood": wildood.__version__,
         "torch": torch.__version__,

@@ -1,10 +1,9 @@
-"""Which of several scores to use: by data that is set aside for it, and by OOD labels only if the caller gives some."""
+"""The choice among settings of a score, by data that is used for nothing else, and by OOD labels only if there are some."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from wildood.data.sources import Source
 from wildood.errors import InputError
@@ -15,47 +14,45 @@ from wildood.scores.perturbation import PerturbedScore
 from wildood.scores.score import Score, score_all
 
 
-class Chosen(NamedTuple):
+class ChosenScore(NamedTuple):
     """A score, and how it was chosen, as JSON-ready data."""
 
     score: Score
     record: dict[str, Any]
 
 
-def choose(
+def choose_score(
     candidates: Sequence[Score],
     classifier: Classifier,
     selection: Source,
     alpha: float,
     wild: Source | None = None,
     ood: Source | None = None,
-) -> Chosen:
-    """The candidate with the lowest criterion; of equal ones the first.
+) -> ChosenScore:
+    """The candidate with the lowest criterion, the first of equal ones.
 
-    - `ood` given: the share of it accepted when 1 - alpha of ID is. The caller has OOD labels and says so.
-    - `wild` given: the share of wild data accepted at the candidate's own ID threshold (the paper's Appendix C).
-    - ID data alone: the mean score of ID examples, as in Generalized ODIN. It can only compare sizes of a step on the input.
+    The criterion is, by what is given:
+
+    - `ood`: the share of it accepted when 1 - alpha of ID is. It needs OOD labels.
+    - `wild`: the share of it accepted at the candidate's own ID threshold (the paper's Appendix C).
+    - neither: the mean score of ID examples, as in Generalized ODIN. It can only compare sizes of a step on the input.
     """
     if len(candidates) == 1:
-        return Chosen(candidates[0], {})
-    varying = [
-        name for name in candidates[0].settings if len({str(candidate.settings[name]) for candidate in candidates}) > 1
-    ]
+        return ChosenScore(candidates[0], {})
+    settings = candidates[0].settings
+    varying = [name for name in settings if len({str(each.settings[name]) for each in candidates}) > 1]
     if wild is None and ood is None and (varying != ["epsilon"] or not isinstance(candidates[0], PerturbedScore)):
         raise InputError(
             f"{type(candidates[0]).__name__}: {varying[0]} cannot be chosen on ID data alone: give it, or wild= to choose by"
         )
 
-    def scores(candidate: Score, source: Source) -> npt.NDArray[np.float32]:
-        return score_all(classifier, source, candidate, lambda found: found.scores).numpy()
-
     def criterion(candidate: Score) -> float:
-        known = scores(candidate, selection)
+        known, _ = score_all(classifier, selection, candidate)
         check_finite(known)
         if ood is not None:
-            return fpr_at_tpr(known, scores(candidate, ood), 1 - alpha)
+            return fpr_at_tpr(known, score_all(classifier, ood, candidate)[0], 1 - alpha)
         if wild is not None:
-            return float(np.mean(scores(candidate, wild) <= conformal_threshold(known, alpha)))
+            return float(np.mean(score_all(classifier, wild, candidate)[0] <= conformal_threshold(known, alpha)))
         return float(np.mean(known))
 
     values = [criterion(candidate) for candidate in candidates]
@@ -64,4 +61,4 @@ def choose(
         for candidate, value in zip(candidates, values, strict=True)
     ]
     by = "OOD labels" if ood is not None else "wild acceptance" if wild is not None else "mean score of ID"
-    return Chosen(candidates[int(np.argmin(values))], {"by": by, "tried": tried})
+    return ChosenScore(candidates[int(np.argmin(values))], {"by": by, "tried": tried})

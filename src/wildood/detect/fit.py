@@ -14,7 +14,7 @@ from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.data.sampling import seeded
 from wildood.data.sources import Source
-from wildood.data.validation import all_labels, check_labels, unlabelled_source
+from wildood.data.validation import all_labels, check_labels
 from wildood.detect.assessment import assess, training_benefit
 from wildood.detect.checks import (
     check_augmentation,
@@ -27,12 +27,12 @@ from wildood.detect.checks import (
     run_record,
     versions,
 )
-from wildood.detect.choose_score import Chosen, choose
-from wildood.detect.detector import Detector, examples_of
+from wildood.detect.choose_score import ChosenScore, choose_score
+from wildood.detect.detector import Detector
 from wildood.detect.frozen import check_frozen, freeze, put_back
-from wildood.detect.posthoc import LOOKED_AT, warn_of_accuracy
+from wildood.detect.posthoc import ACCURACY_SAMPLE, warn_of_accuracy
 from wildood.detect.promise import Promise
-from wildood.detect.split import Data, at_most, halved, prepare
+from wildood.detect.split import FitSplit, split_for_fit, subsample
 from wildood.errors import InputError
 from wildood.evaluate.selection import Comparison
 from wildood.evaluate.thresholds import check_alpha, check_confidence
@@ -123,7 +123,8 @@ def fit(
     >>> wild = np.concatenate([known(450)[0], rng.normal(size=(50, 2)).astype("float32") + (9, -9)]).astype("float32")
     >>> detector = wildood.fit(MLP(2, 2), known(500), wild, known(200), schedule=wildood.Schedule(steps=20), verbose=False)
     >>> print(detector.promise)
-    false-alarm rate <= 5 % on ID data like the 100 holdout examples (on average over holdouts)
+    false-alarm rate <= 5 % on average over holdouts, if the 100 holdout examples are unseen and future ID data has the same
+    distribution
     """
     method = _checked_method(method)
     schedule = check_schedule(schedule, method.schedule(), looks=method.uses_wild and keep == "best")
@@ -137,7 +138,7 @@ def fit(
     if frozen:
         check_frozen(method, schedule)
     with verbose_logging(verbose=verbose), seeded(seed, "fit"), torch.inference_mode(mode=False):  # the caller may be in it
-        data = prepare(
+        data = split_for_fit(
             labelled, wild, holdout, schedule, alpha, input, keep, seed, confidence, ood,
             uses_wild=method.uses_wild, allow_duplicates=allow_duplicates,
         )  # fmt: skip
@@ -170,7 +171,7 @@ def fit(
         data = _with_choice(data, objective, keep, alpha, confidence, seed)  # by the score of the last stage
         chosen = _choose(objective, classifier, data, alpha)
         any_choice = bool(chosen.record) or (method.uses_wild and keep != "last")
-        record |= _chosen_by(holdout, ood, any_choice=any_choice) | ({"chosen": chosen.record} if chosen.record else {})
+        record |= _chosen_by(data, ood, any_choice=any_choice) | ({"chosen": chosen.record} if chosen.record else {})
         deployed = _Deployed(classifier, chosen.score)
         if method.uses_wild and data.wild_aside is not None:
             deployed = _trained_or_start(model, deployed, data, alpha, keep, qualified=kept > 0)
@@ -208,7 +209,9 @@ def _check_keep(keep: Any, ood: Any, holdout: Any) -> None:
         raise InputError("keep='as_published' chooses the epoch by known OOD examples: give ood=x and holdout=(x, y), too")
 
 
-def _check_network(classifier: Classifier, schedule: Schedule, data: Data, classes: int, held: str, *, frozen: bool) -> None:
+def _check_network(
+    classifier: Classifier, schedule: Schedule, data: FitSplit, classes: int, held: str, *, frozen: bool
+) -> None:
     """Refuse a model that cannot be trained on this data."""
     if not frozen:  # where the last layer is trained, whatever the model says
         check_trainable(classifier)
@@ -237,27 +240,27 @@ def _check_choice(method: Method, objective: Objective, keep: Keep, wild: Any) -
         )
 
 
-def _with_choice(data: Data, objective: Objective, keep: Keep, alpha: float, confidence: float | None, seed: int) -> Data:
+def _with_choice(
+    data: FitSplit, objective: Objective, keep: Keep, alpha: float, confidence: float | None, seed: int
+) -> FitSplit:
     """The same, with a half of the holdout to choose by where the score has a setting to choose, as for an epoch."""
-    divided = data.selection is not data.threshold
-    if divided or keep == "as_published" or len(objective.score.candidates()) == 1:
+    if keep == "as_published" or len(objective.score.candidates()) == 1:
         return data
-    return halved(data, alpha, confidence, seed, instead="a fixed setting of the score (--epsilon)")
+    return data.with_selection(alpha, confidence, seed, instead="a fixed setting of the score (--epsilon)")
 
 
-def _choose(objective: Objective, classifier: Classifier, data: Data, alpha: float) -> Chosen:
+def _choose(objective: Objective, classifier: Classifier, data: FitSplit, alpha: float) -> ChosenScore:
     """The score of the finished detector, with its settings."""
     by = {"ood" if "ood" in data.fingerprints else "wild": data.wild_aside}
-    return choose(objective.score.eval().candidates(), classifier, data.selection, alpha, **by)
+    return choose_score(objective.score.eval().candidates(), classifier, data.selection, alpha, **by)
 
 
-def _chosen_by(holdout: Any, ood: Any, *, any_choice: bool) -> dict[str, str]:
+def _chosen_by(data: FitSplit, ood: Any, *, any_choice: bool) -> dict[str, str]:
     """What has chosen, for the record; tell of OOD examples that had nothing to choose."""
     if ood is not None and not any_choice:
         logger.warning("ood has chosen nothing: there was no epoch and no setting to choose")
-    if holdout is None or not any_choice:
-        return {}
-    return {"chosen_by": unlabelled_source(examples_of(holdout), "holdout").fingerprint()}
+    holdout = {**data.fingerprints, **data.unlabelled}.get("holdout")
+    return {"chosen_by": holdout} if holdout and any_choice else {}
 
 
 def _train(
@@ -300,7 +303,7 @@ class _Deployed(NamedTuple):
 
 
 def _trained_or_start(
-    model: nn.Module, trained: _Deployed, data: Data, alpha: float, keep: Keep, *, qualified: bool
+    model: nn.Module, trained: _Deployed, data: FitSplit, alpha: float, keep: Keep, *, qualified: bool
 ) -> _Deployed:
     """The trained detector, or, of `keep="best"`, the energy of the start unless training is shown to help."""
     assert data.wild_aside is not None  # noqa: S101 - asked before
@@ -317,14 +320,14 @@ def _trained_or_start(
     return _Deployed(start, EnergyScore(), trained.benefit, start_kept=True)
 
 
-def _assess(detector: Detector, deployed: _Deployed, data: Data, aside: Source, seed: int) -> None:
+def _assess(detector: Detector, deployed: _Deployed, data: FitSplit, aside: Source, seed: int) -> None:
     """Write what data set aside says of the detector into its record."""
     by_ood = "ood" in data.fingerprints
     trained_on = None
     if data.wild is not None and not deployed.start_kept and not by_ood:
-        trained_on = at_most(data.wild.whole(seed), len(aside), seed)
+        trained_on = subsample(data.wild.whole(seed), len(aside), seed)
     kind = "OOD" if by_ood else "wild"
-    labelled = at_most(data.labelled, LOOKED_AT, seed)
+    labelled = subsample(data.labelled, ACCURACY_SAMPLE, seed)
     found = assess(detector, aside, trained_on, labelled, deployed.benefit, start_kept=deployed.start_kept, examples=kind)
     detector.record["assessment"] = found.record()
 

@@ -11,7 +11,7 @@ from torch import nn
 from wildood.data.fingerprint import role_of
 from wildood.data.sampling import generator, split
 from wildood.data.sources import Part, Source
-from wildood.data.validation import all_labels, labelled_source, numbered_like
+from wildood.data.validation import all_labels, labelled_and_holdout, labelled_source
 from wildood.data.wild import Wild, as_wild
 from wildood.detect.checks import check_run_dir, check_schedule, check_seed
 from wildood.detect.detector import Detector
@@ -26,7 +26,7 @@ from wildood.train.checkpoint import RunDirectory
 from wildood.train.progress import logger, verbose_logging
 from wildood.train.selection import Keep
 
-RANKS = 1 / 3  # the share of the holdout that ranks
+RANKING = 1 / 3  # the share of the holdout that ranks
 Detectors = Mapping[str, Detector] | Sequence[Detector]
 
 
@@ -41,21 +41,21 @@ def select(
 ) -> Ranking:
     """Rank detectors by how much wild data they accept, each at its own threshold for a false-alarm rate of alpha.
 
-    At equal TPR, less accepted wild data is a lower FPR, whatever the share of unknowns is: no OOD label is needed. Give
-    examples on which none of them was trained. Those that choose cannot promise: the thresholds that the detectors have
-    are not touched, and rest on their own holdout.
+    At equal TPR, the detector that accepts less wild data has the lower FPR, whatever the share of unknowns: no OOD label is
+    needed. Give examples that trained none of the detectors. Their own thresholds and promises are not changed, and should
+    not come from these examples: a holdout that chooses cannot promise.
 
     Args:
-        candidates: detectors by name, or in a list: other methods, settings, epochs or scores.
+        candidates: detectors by name, or in a list: of different methods, settings, epochs or scores.
         holdout: `(x, y)`, ID examples with their classes.
         wild_holdout: wild examples.
         alpha: the false-alarm rate at which they are compared.
-        accuracy_loss: how much accuracy may be lost against the most accurate one.
-        confidence: of what is said about luck: whether the first is separated from the others, and the bounds.
+        accuracy_loss: how much accuracy a detector may lose against the most accurate one.
+        confidence: of the bounds, and of whether the first is separated from the others.
 
     Returns:
         The ranking: `ranking.places[0].name` is the first, `ranking.separated` tells whether its FPR is surely the lowest,
-        and `ranking.paired_excess_fpr(pi)` bounds by how much it may exceed the best one's.
+        and `ranking.paired_excess_fpr(pi)` bounds by how much it may exceed the lowest.
 
     >>> import numpy as np, torch, wildood
     >>> rng = np.random.default_rng(0)
@@ -70,22 +70,22 @@ def select(
     >>> [place.name for place in select(candidates, (x[100:200], y[100:200]), wild).places]
     ['energy', 'max-softmax']
     """
-    named = _named(candidates)
+    named = _by_name(candidates)
     known = labelled_source(holdout, "holdout")
     for name, detector in named.items():
         if role_of(detector.record, known) in {"holdout", "threshold"}:
-            logger.warning("%s: this holdout has set its threshold: what chooses cannot promise, give other examples", name)
+            logger.warning("%s: this holdout set its threshold, but what chooses cannot promise: give other examples", name)
     return _rank(named, known, as_wild(wild_holdout).whole(seed=0), alpha, accuracy_loss, confidence)
 
 
 @dataclass(frozen=True)
 class Fits:
-    """What `fit_many` made.
+    """The result of `fit_many`.
 
     Attributes:
         best: the detector to deploy.
         detectors: all of them, by name.
-        ranking: in which order, and how sure that is.
+        ranking: their order, and how sure it is.
     """
 
     best: Detector
@@ -105,18 +105,18 @@ def fit_many(
     verbose: bool = True,
     **settings: Any,
 ) -> Fits:
-    """`fit` with each of several methods or settings of one, and keep the best, without a single OOD label.
+    """`fit` with each of several methods, or settings of one, and choose the best, without a single OOD label.
 
-    A third of the holdout and a tenth of the wild data rank what was trained; the fits are given the rest. Another third of
-    the holdout chooses each one's epoch, the last third sets the thresholds, so that the promise of the best holds.
+    A third of the holdout and a tenth of the wild data rank the detectors; `fit` gets the rest. Another third of the holdout
+    chooses the epoch of each, and the last third sets the thresholds, so that the promise of the best holds.
 
     Args:
-        model: as for `fit`, like all that is not named here (`settings`).
+        model: as for `fit`.
         labelled: ID examples with their classes.
         wild: wild data.
-        holdout: `(x, y)` that nothing has trained on.
-        methods: what to train with, such as `[Woods(), OutlierExposure(0.5)]`.
-        run_dir: one directory in it for each method; one of other methods is refused.
+        holdout: unseen `(x, y)`.
+        methods: such as `[Woods(), OutlierExposure(0.5)]`.
+        run_dir: has a directory for each method; one of other methods is refused.
         seed: decides every random draw; the same for all.
         verbose: show progress.
         settings: further arguments of `fit`.
@@ -136,28 +136,22 @@ def fit_many(
     if check_choice(settings.get("keep", "best"), "keep", get_args(Keep)) != "best":
         raise InputError("fit_many (--grid) keeps the best epoch of each method: leave out keep= (--keep)")
     if holdout is None:
-        raise InputError(
-            "fit_many (--grid) chooses by ID examples that nothing has trained on: give holdout=(x, y) (--holdout)"
-        )
-    seed, run = check_seed(seed), check_run_dir(run_dir)
-    verbose = check_flag(verbose, "verbose")
-    given = settings.get("alpha")
-    alphas = {method.alpha for method in methods} if given is None else {check_alpha(given)}
+        raise InputError("fit_many (--grid) chooses by unseen ID examples: give holdout=(x, y) (--holdout)")
+    seed, run, verbose = check_seed(seed), check_run_dir(run_dir), check_flag(verbose, "verbose")
+    alphas = {method.alpha for method in methods} if settings.get("alpha") is None else {check_alpha(settings["alpha"])}
     if len(alphas) > 1:
         raise InputError(f"the methods have different alphas, {min(alphas)} to {max(alphas)}: give one, as in alpha=0.05")
     settings = {**settings, "alpha": check_alpha(alphas.pop())}
     for method in methods:  # now, not after the methods before it have trained
         check_schedule(settings.get("schedule"), method.schedule(), looks=method.uses_wild)
-    known, unseen = (
-        labelled_source(labelled, "labelled"),
-        labelled_source(numbered_like(labelled, holdout, "holdout"), "holdout"),
-    )
+    known, unseen = labelled_and_holdout(labelled, holdout)
+    assert unseen is not None  # noqa: S101 - there is a holdout
     traffic: Wild = as_wild(wild)
-    trained_on = [("labelled", known), *(("wild", pool) for pool in traffic.pools)]
+    trained_on = {"labelled": [known], "wild": traffic.pools}
     check_overlap(unseen, trained_on, allow_duplicates=settings.get("allow_duplicates", False))
-    # What ranks has chosen no epoch and sets no threshold: what is said of luck holds, and so do the promises.
-    kept, ranks = (Part(unseen, part) for part in split(len(unseen), RANKS, generator(seed, "candidates")))
-    traffic, wild_ranks = rank_wild(traffic, seed)
+    # The examples that rank choose no epoch and set no threshold: so the statistics of the ranking and the promises hold.
+    kept, ranking_id = (Part(unseen, part) for part in split(len(unseen), RANKING, generator(seed, "candidates")))
+    traffic, ranking_wild = split_for_ranking(traffic, seed)
     _check_thirds(len(unseen), settings["alpha"], settings.get("confidence"))
     if run is not None:
         _check_owner(run, names)
@@ -165,41 +159,41 @@ def fit_many(
     for name, method in zip(names, methods, strict=True):
         with verbose_logging(verbose=verbose):
             logger.info("%s:", name)
-        where = None if run is None else run / name
-        detectors[name] = fit(
-            model, labelled, traffic, kept, method=method, run_dir=where, seed=seed, verbose=verbose, **settings
-        )
+        own = {"run_dir": None if run is None else run / name, **settings}
+        detectors[name] = fit(model, labelled, traffic, kept, method=method, seed=seed, verbose=verbose, **own)
         if run is not None:  # not before: a first fit that is refused must leave no run behind
             RunDirectory(run, _identity(names))
-    ranking = _rank(detectors, ranks, wild_ranks, settings["alpha"], accuracy_loss=0.01, confidence=0.95)
+    ranking = _rank(detectors, ranking_id, ranking_wild, settings["alpha"], accuracy_loss=0.01, confidence=0.95)
     starts = [name for name, each in detectors.items() if each.record.get("assessment", {}).get("start_kept")]
     if starts:
-        logger.warning("the energy of the start, because training was not shown to help: %s", ", ".join(starts))
+        logger.warning(
+            "training was not shown to help, so the detector is the energy score of the start: %s", ", ".join(starts)
+        )
     return Fits(detectors[ranking.places[0].name], detectors, ranking)
 
 
-def rank_wild(traffic: Wild, seed: int) -> tuple[Wild, Source]:
-    """The wild data that each candidate of `fit_many` is given, and that which ranks them."""
+def split_for_ranking(traffic: Wild, seed: int) -> tuple[Wild, Source]:
+    """The wild data for each fit of `fit_many`, and that which ranks them."""
     return traffic.set_aside(ASIDE, seed)
 
 
 def _check_thirds(count: int, alpha: float, confidence: float | None) -> None:
     """Refuse a holdout of which a third is too small to rank, to choose, or to set a threshold."""
     needed = examples_needed(alpha, confidence)
-    enough_in_all = next(total for total in itertools.count(3 * needed) if min(_thirds(total)) >= needed)
-    if count < enough_in_all:
+    in_all = next(total for total in itertools.count(3 * needed) if min(_thirds(total)) >= needed)
+    if count < in_all:
         raise InputError(
             f"the holdout has {count} examples, of which a third ranks, a third chooses each method's epoch and a third "
             f"sets the thresholds; a false-alarm rate of {alpha}{confidence_text(confidence)} needs {needed} in each: give "
-            f"{enough_in_all} in all, or a larger alpha (--alpha)"
+            f"{in_all} in all, or a larger alpha (--alpha)"
         )
 
 
 def _thirds(total: int) -> tuple[int, int, int]:
     """How many examples rank, choose and set the threshold."""
-    ranks = round(RANKS * total)
-    half = round(0.5 * (total - ranks))
-    return ranks, total - ranks - half, half
+    ranking = round(RANKING * total)
+    half = round(0.5 * (total - ranking))
+    return ranking, total - ranking - half, half
 
 
 def _check_owner(run: Path, names: Sequence[str]) -> None:
@@ -219,14 +213,14 @@ def _rank(
     named: dict[str, Detector], known: Source, wild: Source, alpha: float, accuracy_loss: float, confidence: float
 ) -> Ranking:
     labels = all_labels(known).numpy()
-    seen = []
+    candidates = []
     for name, detector in named.items():
         scores, classes = detector.score_and_classify(known)
-        seen.append(Candidate(name, scores, detector.score(wild), classes == labels))
-    return rank_candidates(seen, alpha, accuracy_loss=accuracy_loss, confidence=confidence)
+        candidates.append(Candidate(name, scores, detector.score(wild), classes == labels))
+    return rank_candidates(candidates, alpha, accuracy_loss=accuracy_loss, confidence=confidence)
 
 
-def _named(candidates: Detectors) -> dict[str, Detector]:
+def _by_name(candidates: Detectors) -> dict[str, Detector]:
     if not isinstance(candidates, Mapping | tuple | list):
         raise InputError(f"candidates is {quoted(candidates)}: give detectors by name in a dict, or in a list")
     named = dict(candidates) if isinstance(candidates, Mapping) else {str(i): each for i, each in enumerate(candidates)}
@@ -248,7 +242,7 @@ def _names(methods: Sequence[Method]) -> list[str]:
         alike = [other for other in methods if type(other) is type(method)]
         varying = [f.name for f in fields(method) if len({getattr(other, f.name) for other in alike}) > 1]
         names.append("-".join([type(method).__name__, *(f"{name}={getattr(method, name)}" for name in varying)]))
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise InputError(f"methods has {twice[0]} twice: give each once")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"methods has {twice} twice: give each once")
     return names

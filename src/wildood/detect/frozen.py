@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from wildood.data.sources import ArraySource, Source
 from wildood.data.validation import all_labels
 from wildood.data.wild import Wild, WildMixture, WildPool
-from wildood.detect.split import Data, at_most
+from wildood.detect.split import FitSplit, subsample
 from wildood.errors import InputError
 from wildood.methods.objective import Method, stages_of
 from wildood.methods.schedule import Schedule
@@ -47,7 +47,7 @@ def head_of(classifier: Classifier, some: Tensor) -> Classifier:
     return Classifier(nn.Sequential(alone), tap=FeatureTap(LAYER, side="input"))
 
 
-def freeze(classifier: Classifier, data: Data, schedule: Schedule, seed: int) -> tuple[Classifier, Data]:
+def freeze(classifier: Classifier, data: FitSplit, schedule: Schedule, seed: int) -> tuple[Classifier, FitSplit]:
     """The last layer, and as features in memory what a fit trains on (of wild data what steps can read) and chooses by."""
     head = head_of(classifier, data.labelled.gather(torch.arange(2))[0])
     pools = () if data.wild is None else data.wild.pools
@@ -63,7 +63,7 @@ def freeze(classifier: Classifier, data: Data, schedule: Schedule, seed: int) ->
 
     seen = data._replace(
         labelled=labelled(data.labelled),
-        wild=_wild([unlabelled(at_most(pool, most, seed)) for pool in pools], data.wild),
+        wild=_wild([unlabelled(subsample(pool, most, seed)) for pool in pools], data.wild),
         wild_aside=None if data.wild_aside is None else unlabelled(data.wild_aside),
         selection=labelled(data.selection),
     )

@@ -9,7 +9,7 @@ from torch import nn
 from wildood.data.inputs import InputSpec
 from wildood.data.sampling import seeded
 from wildood.data.sources import Source
-from wildood.data.validation import all_labels, check_labels, labelled_source, numbered_like
+from wildood.data.validation import all_labels, check_labels, labelled_and_holdout
 from wildood.detect.checks import (
     check_augmentation,
     check_run_dir,
@@ -21,7 +21,7 @@ from wildood.detect.checks import (
     run_record,
 )
 from wildood.detect.detector import Example
-from wildood.detect.split import at_most
+from wildood.detect.split import subsample
 from wildood.evaluate.binomial import binomial_cdf
 from wildood.methods.cross_entropy import CrossEntropyObjective
 from wildood.methods.schedule import Schedule
@@ -35,8 +35,8 @@ from wildood.train.monitor import Monitor
 from wildood.train.progress import logger, verbose_logging
 from wildood.train.selection import SelectEpoch
 
-MEASURED = 10_000  # labelled examples, at most, that the accuracy is measured on where there is no holdout
-BY_LUCK = 0.05  # the p-value above which the accuracy may be that of one answer for all
+ACCURACY_SAMPLE = 10_000  # labelled examples, at most, that measure the accuracy where there is no holdout
+SIGNIFICANCE = 0.05  # of the test that the classifier is better than a constant answer
 
 
 def pretrain(
@@ -53,21 +53,21 @@ def pretrain(
 ) -> nn.Module:
     """Train a classifier with cross-entropy; the model you pass is copied, never changed.
 
-    A warning says so if the result is no better than always answering the most frequent class.
+    A warning is given if the result is no better than always answering the most frequent class.
 
     Args:
         model: any module that maps a batch to logits.
-        labelled: `(x, y)` or a dataset of pairs. Keep some examples out of it: the promise of a detector needs examples that
-            its classifier was not trained on.
+        labelled: `(x, y)` or a dataset of pairs. Leave some examples out: a detector needs a holdout that its classifier was
+            not trained on.
         holdout: `(x, y)` to show the accuracy on after each epoch; it chooses nothing and stays unseen.
         schedule: how long and how fast; `Schedule.pretraining()`, the recipe of the paper, unless given.
-        input: how uint8 images become model input; floats go in as they are without it.
-        run_dir: where to keep checkpoints and history; called again with the same arguments, a killed run goes on.
+        input: how uint8 images become model input; without it, floats are used as they are.
+        run_dir: directory for checkpoints and history. Call again with the same arguments to resume a killed run.
         seed: decides every random draw.
         verbose: show progress.
         on_epoch: called with each row of the history.
 
-    Of several threads that call it, one trains at a time and the others wait: all share torch's random generator.
+    Threads that call it at the same time train one after the other, because they share torch's random generator.
 
     >>> import numpy as np, torch, wildood
     >>> rng = np.random.default_rng(0)
@@ -82,12 +82,9 @@ def pretrain(
 
 
 class TrainedClassifier(NamedTuple):
-    """A trained classifier, and how often it is right: on the holdout, or without one on what it was trained on.
+    """A trained classifier, in evaluation mode, with its accuracy on so many examples.
 
-    Attributes:
-        model: in evaluation mode.
-        accuracy: the share of these examples that it classifies correctly.
-        examples: how many they are; of `labelled` at most `MEASURED`.
+    The examples are the holdout or, without one, at most `ACCURACY_SAMPLE` of the labelled data.
     """
 
     model: nn.Module
@@ -107,21 +104,20 @@ def train_classifier(
     *,
     verbose: bool,
 ) -> TrainedClassifier:
-    """`pretrain`, which gives the accuracy as well."""
+    """`pretrain`, with the accuracy of the result."""
     check_spec(spec)
     schedule = check_schedule(schedule, Schedule.pretraining(), looks=False)
     seed, run_dir, on_epoch = check_seed(seed), check_run_dir(run_dir), optional(check_callable)(on_epoch, "on_epoch", {})
     verbose = check_flag(verbose, "verbose")
     with verbose_logging(verbose=verbose), seeded(seed, "pretrain"), torch.inference_mode(mode=False):
-        known = labelled_source(labelled, "labelled")
-        holdout = numbered_like(labelled, holdout, "holdout")
-        unseen = None if holdout is None else Example.of(known).check(labelled_source(holdout, "holdout"), "holdout")
+        known, unseen = labelled_and_holdout(labelled, holdout)
+        example = Example.of(known)
         classifier, classes = copy_classifier(model, known, spec, None, uses_features=False, trained=True)
         check_trainable(classifier)
         for name, source in (("labelled", known), ("holdout", unseen)):
             if source is not None:
-                check_labels(all_labels(source), name, classes)
-        check_augmentation(schedule, Example.of(known).shape)
+                check_labels(all_labels(example.check(source, name)), name, classes)
+        check_augmentation(schedule, example.shape)
         objective = CrossEntropyObjective(classifier)
         check_distributed(schedule)
         record = run_record(classifier, schedule, {"labelled": known.fingerprint()}, seed=seed)
@@ -131,24 +127,23 @@ def train_classifier(
         monitor = None if unseen is None else Monitor(unseen, None, alpha=0.05)
         select = None if monitor is None else SelectEpoch(monitor, "last")
         train(objective, known, None, schedule, seed, select=select, run=run, on_epoch=on_epoch)
-        name, looked_at = ("labelled", at_most(known, MEASURED, seed)) if unseen is None else ("the holdout", unseen)
-        accuracy = _accuracy(classifier, looked_at, name)
+        name, measured_on = (
+            ("labelled", subsample(known, ACCURACY_SAMPLE, seed)) if unseen is None else ("the holdout", unseen)
+        )
+        accuracy = _accuracy(classifier, measured_on, name)
     trained: nn.Module = classifier.model.to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
-    return TrainedClassifier(trained, accuracy, len(looked_at))
+    return TrainedClassifier(trained, accuracy, len(measured_on))
 
 
 def _accuracy(classifier: Classifier, source: Source, name: str) -> float:
-    """On these examples, with a warning if it may be that of a classifier that always gives one answer (a sign test)."""
-    answers, labels = [], []
+    """The accuracy, with a warning if it may be that of always answering the most frequent class (a sign test)."""
     with evaluating(classifier):
-        for outputs, truth in forward_all(classifier, source):
-            assert truth is not None  # noqa: S101 - labelled
-            answers.append(outputs.logits.argmax(1).cpu())
-            labels.append(truth.cpu())
-    right, is_frequent = torch.cat(answers) == torch.cat(labels), torch.cat(labels) == torch.cat(labels).mode().values
-    accuracy, frequent = float(right.double().mean()), float(is_frequent.double().mean())
-    only_it, only_frequent = int((right & ~is_frequent).sum()), int((~right & is_frequent).sum())
-    if binomial_cdf(only_frequent, only_it + only_frequent, 0.5) > BY_LUCK:
+        batches = [(outputs.logits.argmax(1).cpu(), labels.cpu()) for outputs, labels in forward_all(classifier, source)]  # type: ignore[union-attr]
+    predicted, labels = map(torch.cat, zip(*batches, strict=True))
+    correct, is_frequent = predicted == labels, labels == labels.mode().values
+    accuracy, frequent = float(correct.double().mean()), float(is_frequent.double().mean())
+    only_correct, only_frequent = int((correct & ~is_frequent).sum()), int((~correct & is_frequent).sum())
+    if binomial_cdf(only_frequent, only_correct + only_frequent, 0.5) > SIGNIFICANCE:
         better = "no better than" if accuracy <= frequent else f"on {len(source)} examples not shown to be better than"
         logger.warning(
             "the classifier is right on %.1f %% of %s, %s always answering the most frequent class (%.1f %%): train longer "

@@ -1,42 +1,51 @@
-"""A user's data, checked and divided into what a fit trains on and what it does not look at."""
+"""The split of the data of a fit: what trains, what chooses, what sets the threshold. A holdout that leaks is refused."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from wildood.data.fingerprint import TOLERATED, Content, Overlap, unlabelled_fingerprints
+from wildood.data.fingerprint import TOLERATED, ExampleHashes, Overlap
 from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.data.sampling import generator, permutation, split
 from wildood.data.sources import ArraySource, Part, Source
-from wildood.data.validation import labelled_source, numbered_like, unlabelled_source
-from wildood.data.wild import MOST_ASIDE, Wild, WildMixture, WildPool, as_wild
+from wildood.data.validation import labelled_and_holdout, unlabelled_source
+from wildood.data.wild import MOST_ASIDE, Wild, WildMixture, as_wild
 from wildood.detect.detector import Example
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import confidence_text, examples_needed
 from wildood.methods.schedule import Schedule
 from wildood.train.progress import logger
 
-ASIDE = 0.1  # the share of wild data, and of labelled data without a holdout, that training does not see
-JUDGES = 500  # wild examples to choose by, if that is at most half of them: fewer seldom show that training helped
-FEW = 5  # wild examples that cannot tell epochs apart at all
+ASIDE = 0.1  # the share of wild data, and of labelled data without a holdout, that is not trained on
+SELECTION_SIZE = 500  # wild examples to choose by, if that is at most half of them: fewer seldom show that training helped
+TOO_FEW = 5  # wild examples that cannot tell epochs apart at all
+Sources = Mapping[str, Sequence[Source]]  # by what they are to a fit: labelled, wild (one or two pools), holdout, ood
 
 
-class Data(NamedTuple):
-    """What a fit trains on and what it does not look at."""
+class FitSplit(NamedTuple):
+    """The data of a fit, split by what it is used for."""
 
     labelled: Source
     wild: Wild | None  # None for methods that train without
-    wild_aside: Source | None  # or OOD examples, if some are known
-    selection: Source  # chooses the epoch or a setting of the score
-    threshold: Source  # sets the threshold; the same where nothing is to be chosen, or nothing to be promised
+    wild_aside: Source | None  # wild data that is not trained on, or known OOD examples, to choose by
+    selection: Source  # holdout examples to choose the epoch or a setting of the score by
+    threshold: Source  # holdout examples that set the threshold; the same ones where nothing is chosen
     example: Example
     fingerprints: dict[str, str]
-    unlabelled: dict[str, str]  # fingerprints of the same data without its labels
-    caveat: str = ""  # what the promise must say of the holdout
+    unlabelled: dict[str, str]  # fingerprints without labels, where they differ
+    caveat: str = ""  # of the promise
+
+    def with_selection(self, alpha: float, confidence: float | None, seed: int, *, instead: str) -> "FitSplit":
+        """The same with the holdout halved, unless it is already: one half to choose by, the other for the threshold."""
+        if self.selection is not self.threshold:
+            return self
+        selection, threshold = halve_holdout(self.threshold, alpha, confidence, seed, instead=instead)
+        return self._replace(selection=selection, threshold=threshold)
 
 
-def prepare(
+def split_for_fit(
     labelled: Any,
     wild: Any,
     holdout: Any,
@@ -50,203 +59,193 @@ def prepare(
     *,
     uses_wild: bool = True,
     allow_duplicates: bool = False,
-) -> Data:
-    """Check everything the user gave, and divide it; wild data that a method does not train on still chooses."""
-    known = labelled_source(labelled, "labelled")
-    holdout = numbered_like(labelled, holdout, "holdout")
+) -> FitSplit:
+    """Check and split the data of a user. Wild data that a method does not train on still chooses."""
+    known, unseen = labelled_and_holdout(labelled, holdout)
     if wild is None and uses_wild:
         raise InputError(
             "this method trains on wild data: give wild=x (--wild), unlabelled examples as the classifier meets them"
         )
     traffic = None if wild is None else as_wild(wild)
-    unseen = None if holdout is None else labelled_source(holdout, "holdout")
-    if isinstance(known, ArraySource) and isinstance(unseen, ArraySource):
-        _warn_of_missing_classes(known, unseen)
-    example = _same_examples(known, traffic, unseen, spec)
-    fingerprints = {"labelled": known.fingerprint()}
-    if traffic is not None:
-        fingerprints["wild"] = "+".join(pool.fingerprint() for pool in traffic.pools)
+    outliers = None if ood is None else unlabelled_source(ood, "ood")
+    _warn_of_missing_classes(known, unseen)
+    sources: dict[str, Sequence[Source]] = {
+        "labelled": [known],
+        "wild": () if traffic is None else traffic.pools,
+        "holdout": () if unseen is None else [unseen],
+        "ood": () if outliers is None else [outliers],
+    }
+    example = _example_of_all(sources, spec)
+    fingerprints, unlabelled = fingerprints_of(sources), fingerprints_of(sources, labels=False)
+    unlabelled = {name: text for name, text in unlabelled.items() if text != fingerprints[name]}
     if isinstance(traffic, WildMixture):
         fingerprints["wild"] += f" at pi = {traffic.pi}"
-    unlabelled = unlabelled_fingerprints(
-        {
-            "labelled": [known],
-            "wild": () if traffic is None else traffic.pools,
-            "holdout": () if unseen is None else [unseen],
-        }
-    )
-    pools = traffic.pools if traffic is not None and uses_wild else ()
-    trained_on = [("labelled", known), *(("wild", pool) for pool in pools)]
-    trained_on += [] if ood is None else [("ood", unlabelled_source(ood, "ood"))]
-    caveat = check_overlap(unseen, trained_on, allow_duplicates=allow_duplicates)
+    others = {name: each for name, each in sources.items() if name != "holdout" and (name != "wild" or uses_wild)}
+    caveat = check_overlap(unseen, others, allow_duplicates=allow_duplicates)
     if unseen is None:
         needed = examples_needed(alpha, confidence)
-        known, unseen = set_aside_labelled(known, needed, schedule.batch, seed, halves=keep == "best")
-    else:
-        fingerprints["holdout"] = unseen.fingerprint()
+        known, unseen = split_labelled(known, needed, schedule.batch, seed, halves=keep == "best")
     if len(known) < schedule.batch:
         raise InputError(
             f"labelled has {len(known)} examples to train on, fewer than a batch of {schedule.batch}: give more, or a "
             "smaller batch, as in schedule=Schedule(steps=100, batch=32) (--batch 32)"
         )
-    kept: Wild | None = None
-    aside: Source | None = None
-    if ood is not None:
-        kept, aside = traffic if uses_wild else None, example.check(unlabelled_source(ood, "ood"), "ood")
-        fingerprints["ood"] = aside.fingerprint()
-    elif traffic is not None and uses_wild:
-        kept, aside = set_aside_wild(traffic, keep, seed)
-        if keep == "best" and len(aside) < FEW:
+    trained_on: Wild | None = traffic if uses_wild else None
+    aside = outliers
+    if outliers is None and trained_on is not None:
+        trained_on, aside = split_wild(trained_on, keep, seed)
+        if keep == "best" and len(aside) < TOO_FEW:
             logger.warning(
-                "only %d wild examples are set aside to choose the epoch by, which leaves it to chance: give more wild data",
-                len(aside),
+                "only %d wild examples choose the epoch, so it is left to chance: give more wild data", len(aside)
             )
-    elif traffic is not None:
-        aside = at_most(traffic.whole(seed), MOST_ASIDE, seed)
-    data = Data(known, kept, aside, unseen, unseen, example, fingerprints, unlabelled, caveat)
+    elif outliers is None and traffic is not None:
+        aside = subsample(traffic.whole(seed), MOST_ASIDE, seed)
+    parts = FitSplit(known, trained_on, aside, unseen, unseen, example, fingerprints, unlabelled, caveat)
     if keep == "best" and uses_wild:  # then there is an epoch to choose
-        return halved(data, alpha, confidence, seed, instead="keep='last' (--keep last)")
-    enough(unseen, alpha, confidence)
-    return data
+        return parts.with_selection(alpha, confidence, seed, instead="keep='last' (--keep last)")
+    check_holdout_size(len(unseen), alpha, confidence)
+    return parts
 
 
-def halved(data: Data, alpha: float, confidence: float | None, seed: int, *, instead: str) -> Data:
-    """The same, with one half of the holdout to choose by and the other one for the threshold."""
-    selection, threshold = halves_of(data.threshold, seed)
-    for part in (selection, threshold):
-        enough(part, alpha, confidence, halves=True, instead=instead)
-    return data._replace(selection=selection, threshold=threshold)
-
-
-def _warn_of_missing_classes(known: ArraySource, unseen: ArraySource) -> None:
-    lacking = np.setdiff1d(np.asarray(known.labels), np.asarray(unseen.labels))
-    if len(lacking):
-        names = known.classes if isinstance(known, Images) and known.classes else ()
-        first = names[lacking[0]] if names else lacking[0]
-        logger.warning(
-            "classes of labelled that are not in the holdout: %d, such as %s; the promise is about data like the holdout",
-            len(lacking),
-            first,
-        )
-
-
-def at_most(source: Source, count: int, seed: int) -> Source:
-    """The source, or so many of its examples."""
+def subsample(source: Source, count: int, seed: int) -> Source:
+    """The source, or `count` of its examples where it has more."""
     if len(source) <= count:
         return source
     return Part(source, permutation(len(source), generator(seed, "chosen-by"))[:count])
 
 
-def halves_of(holdout: Source, seed: int) -> tuple[Source, Source]:
-    """The half of a holdout that chooses, and the half that sets the threshold."""
-    first, second = split(len(holdout), 0.5, generator(seed, "holdout"))
-    return Part(holdout, first), Part(holdout, second)
+def split_wild(traffic: Wild, keep: str, seed: int) -> tuple[Wild, Source]:
+    """Wild data to train on, and a tenth of it to choose by: more where that is less than `SELECTION_SIZE`.
+
+    >>> trained_on, aside = split_wild(as_wild(np.zeros((800, 2))), "best", seed=0)
+    >>> len(trained_on.pools[0]), len(aside)
+    (400, 400)
+    """
+    share = max(ASIDE, min(0.5, SELECTION_SIZE / len(traffic.whole(seed)))) if keep == "best" else ASIDE
+    return traffic.set_aside(share, seed)
 
 
-def enough(part: Source, alpha: float, confidence: float | None = None, *, halves: bool = False, instead: str = "") -> None:
-    """Refuse a holdout, or a half of one, that is too small for the promised rate."""
-    needed = examples_needed(alpha, confidence)
-    if len(part) < needed:
-        half = " in each half (one chooses, one sets the threshold)" if halves else ""
-        remedy = f", a larger alpha (--alpha), or {instead}" if halves else " or a larger alpha (--alpha)"
+def split_labelled(known: Source, needed: int, least_left: int, seed: int, *, halves: bool) -> tuple[Source, Source]:
+    """Without a holdout: labelled data to train on, and a tenth of it (at least what alpha needs) for the threshold."""
+    aside = max(round(ASIDE * len(known)), needed * (2 if halves else 1))
+    if len(known) - aside < least_left:
         raise InputError(
-            f"the holdout has {len(part)} examples{half}, but a false-alarm rate of {alpha}{confidence_text(confidence)} "
+            f"labelled has {len(known)} examples: too few to use {aside} for the threshold and keep "
+            f"{least_left}: give holdout=(x, y) (--holdout)"
+        )
+    logger.warning(
+        "no holdout: %d labelled examples set the threshold instead. If the model was trained on them, the false-alarm rate "
+        "on fresh data will be higher than alpha; give holdout= (--holdout) for a promise",
+        aside,
+    )
+    first, second = split(len(known), aside / len(known), generator(seed, "labelled-aside"))
+    return Part(known, first), Part(known, second)
+
+
+def halve_holdout(
+    holdout: Source, alpha: float, confidence: float | None, seed: int, *, instead: str
+) -> tuple[Source, Source]:
+    """Two halves of a holdout, each large enough for the false-alarm rate: one chooses, the other sets the threshold."""
+    halves = split(len(holdout), 0.5, generator(seed, "holdout"))
+    check_holdout_size(min(map(len, halves)), alpha, confidence, instead=instead)
+    first, second = (Part(holdout, half) for half in halves)
+    return first, second
+
+
+def check_holdout_size(count: int, alpha: float, confidence: float | None, *, instead: str = "") -> None:
+    """Refuse a holdout, or a half of one (`instead` says how to do without halves), that is too small for alpha."""
+    needed = examples_needed(alpha, confidence)
+    if count < needed:
+        half = " in each half (one chooses, one sets the threshold)" if instead else ""
+        remedy = f", a larger alpha (--alpha), or {instead}" if instead else " or a larger alpha (--alpha)"
+        raise InputError(
+            f"the holdout has {count} examples{half}, but a false-alarm rate of {alpha}{confidence_text(confidence)} "
             f"needs at least {needed}: give a larger holdout{remedy}"
         )
 
 
-def check_overlap(unseen: Source | None, trained_on: list[tuple[str, Source]], *, allow_duplicates: bool = False) -> str:
-    """Refuse a holdout that is part of what is trained on; give what a promise must say of the holdout, if anything.
+def fingerprints_of(sources: Sources, *, labels: bool = True) -> dict[str, str]:
+    """The fingerprints of what there is of these sources, for a record."""
+    return {
+        name: "+".join(each.fingerprint(labels=labels) for each in several) for name, several in sources.items() if several
+    }
 
-    Args:
-        unseen: the holdout.
-        trained_on: what it is compared with, each with its name; these are compared with one another, too.
-        allow_duplicates: whether equal examples are no leak, because inputs repeat by nature.
+
+def check_overlap(holdout: Source | None, others: Sources, *, allow_duplicates: bool = False) -> str:
+    """Refuse a holdout of which examples are in other sources; return what the promise must say of it, if anything.
+
+    Labelled and wild examples that are equal are only warned of. With `allow_duplicates`, equal examples are no leak.
     """
-    held = [] if unseen is None else [("holdout", Content(unseen))]
-    unchecked, equal = [], []
-    for name, content in ((name, Content(source)) for name, source in trained_on):
-        for other, examples in held:
-            found = examples.overlap(content)
-            if other == "holdout":
-                _refuse_leak(found, name, allow_duplicates=allow_duplicates)
-                if not found.is_checked:
-                    why = "too few of its examples were read" if found.repeatable else "values differ at each reading"
-                    unchecked.append(f"whether they are in {name} could not be checked ({why})")
-                if found.shared > TOLERATED * found.compared:
-                    equal.append(f"{found.shared} of the {found.compared} holdout examples are equal to examples of {name}")
-            if found.shared:
-                some = "" if found.share_compared == 1 else f" ({content.looked_at} of its {len(content.source)} were read)"
-                logger.warning(
-                    "%d of the %d %s examples are in %s, too%s: the same data twice?",
-                    found.shared, found.compared, other, name, some,
-                )  # fmt: skip
-        if name == "labelled":
-            held.append((name, content))
-    if held and held[0][0] == "holdout" and held[0][1].is_repeatable:
-        examples = held[0][1]
-        if 2 * examples.distinct < examples.looked_at:
-            unchecked.append(
-                f"only {examples.distinct} of them are distinct: the promise holds only if all were drawn independently"
-            )
-    if equal:
-        unchecked.append(f"{', '.join(equal)}: the promise holds only if they are equal by chance")
-    for caveat in unchecked:
+    hashes = [(name, ExampleHashes(source)) for name, several in others.items() for source in several]
+    for name, other in hashes[1:]:
+        if hashes[0][0] == "labelled":
+            _warn_of_shared("labelled", hashes[0][1].overlap(other), name, other)
+    caveats = [] if holdout is None else _caveats(ExampleHashes(holdout), hashes, allow_duplicates=allow_duplicates)
+    for caveat in caveats:
         logger.warning("of the promise: %s", caveat)
-    return "; ".join(unchecked)
+    return "; ".join(caveats)
 
 
-def _refuse_leak(found: Overlap, name: str, *, allow_duplicates: bool) -> None:
-    if found.is_leak and (found.same_items or not allow_duplicates):
-        how = " (the same items of one dataset)" if found.same_items else ""
-        by_nature = "" if found.same_items else ", or allow_duplicates=True (--allow-duplicates) if inputs repeat by nature"
+def _caveats(holdout: ExampleHashes, others: list[tuple[str, ExampleHashes]], *, allow_duplicates: bool) -> list[str]:
+    caveats, equal = [], []
+    for name, other in others:
+        overlap = holdout.overlap(other)
+        _refuse_leak(overlap, name, allow_duplicates=allow_duplicates)
+        _warn_of_shared("holdout", overlap, name, other)
+        if not overlap.is_checked:
+            why = "too few of its examples were read" if overlap.repeatable else "values differ at each reading"
+            caveats.append(f"whether they are in {name} could not be checked ({why})")
+        if overlap.shared > TOLERATED * overlap.compared:
+            equal.append(f"{overlap.shared} of the {overlap.compared} holdout examples are equal to examples of {name}")
+    if holdout.is_repeatable and 2 * holdout.distinct < holdout.count:
+        caveats.append(
+            f"only {holdout.distinct} of them are distinct: the promise holds only if all were drawn independently"
+        )
+    if equal:
+        caveats.append(f"{', '.join(equal)}: the promise holds only if they are equal by chance")
+    return caveats
+
+
+def _refuse_leak(overlap: Overlap, name: str, *, allow_duplicates: bool) -> None:
+    if overlap.is_leak and (overlap.same_items or not allow_duplicates):
+        how = " (the same items of one dataset)" if overlap.same_items else ""
+        by_nature = ", or allow_duplicates=True (--allow-duplicates) if inputs repeat by nature"
         raise InputError(
-            f"{found.shared} of the {found.compared} holdout examples are in {name}, too{how}: the promise needs examples "
-            f"that are in no training; give others, or no holdout{by_nature}"
+            f"{overlap.shared} of the {overlap.compared} holdout examples are in {name}, too{how}: the promise needs "
+            f"examples that are in no training; give others, or no holdout{'' if overlap.same_items else by_nature}"
         )
 
 
-def set_aside_wild(traffic: Wild, keep: str, seed: int) -> tuple[Wild, Source]:
-    """The wild data that trains, and that which training does not see: a tenth, and more where few would have to choose.
-
-    >>> kept, aside = set_aside_wild(as_wild(np.zeros((800, 2))), "best", seed=0)
-    >>> len(kept.pools[0]), len(aside)
-    (400, 400)
-    """
-    share = max(ASIDE, min(0.5, JUDGES / len(traffic.whole(seed)))) if keep == "best" else ASIDE
-    return traffic.set_aside(share, seed)
+def _warn_of_shared(name: str, overlap: Overlap, other_name: str, other: ExampleHashes) -> None:
+    if overlap.shared:
+        read = "" if overlap.share_compared == 1 else f" ({other.count} of its {len(other.source)} were read)"
+        counts = f"{overlap.shared} of the {overlap.compared} {name} examples"
+        logger.warning("%s are in %s, too%s: the same data twice?", counts, other_name, read)
 
 
-def set_aside_labelled(known: Source, needed: int, least_left: int, seed: int, *, halves: bool) -> tuple[Source, Source]:
-    """Without a holdout: part of the labelled data takes its place, and the user is told what that means."""
-    least = needed * (2 if halves else 1)
-    wanted = max(round(ASIDE * len(known)), least)
-    if len(known) - wanted < least_left:
-        raise InputError(
-            f"labelled has {len(known)} examples: too few to set {wanted} aside for the threshold and keep "
-            f"{least_left}: give holdout=(x, y) (--holdout)"
+def _warn_of_missing_classes(labelled: Source, holdout: Source | None) -> None:
+    if not isinstance(labelled, ArraySource) or not isinstance(holdout, ArraySource):
+        return
+    missing = np.setdiff1d(np.asarray(labelled.labels), np.asarray(holdout.labels))
+    if len(missing):
+        names = labelled.classes if isinstance(labelled, Images) and labelled.classes else ()
+        logger.warning(
+            "classes of labelled that are not in the holdout: %d, such as %s; the promise is about data like the holdout",
+            len(missing),
+            names[missing[0]] if names else missing[0],
         )
-    kept, aside = split(len(known), wanted / len(known), generator(seed, "labelled-aside"))
-    logger.warning(
-        "no holdout: %d labelled examples are set aside for the threshold. If the model was trained on them, the "
-        "false-alarm rate on fresh data will be higher than alpha; give holdout= (--holdout) for a promise",
-        len(aside),
-    )
-    return Part(known, kept), Part(known, aside)
 
 
-def _same_examples(
-    known: Source, traffic: WildPool | WildMixture | None, unseen: Source | None, spec: InputSpec | None
-) -> Example:
-    """What a raw example is like, the same in every source."""
-    example = Example.of(known)
+def _example_of_all(sources: Sources, spec: InputSpec | None) -> Example:
+    """The shape and kind of a raw example, which all sources must share."""
+    example = Example.of(sources["labelled"][0])
     if example.kind == "uint8" and spec is None:
         raise InputError(
             "labelled holds uint8 examples: say how they become model input, with input=InputSpec(mean=..., std=...) in "
             "Python or --mean and --std on the command line, as the model was trained (wildood pretrain wrote them to its "
             "settings.toml); or give floats"
         )
-    pools = () if traffic is None else traffic.pools
-    for name, source in [("wild", pool) for pool in pools] + ([] if unseen is None else [("holdout", unseen)]):
-        example.check(source, name)
+    for name, several in sources.items():
+        for source in several:
+            example.check(source, name)
     return example

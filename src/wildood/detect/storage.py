@@ -1,4 +1,4 @@
-"""A detector on disk: `detector.json` says what it is, `weights-*.safetensors` holds its tensors; no pickle."""
+"""A detector on disk: `detector.json` describes it, `weights-*.safetensors` holds its tensors. No pickle."""
 
 import copy
 import json
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import shorten
-from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict, TypeVar
+from typing import Annotated, Any, NotRequired, Required, TypedDict, TypeVar
 
 import numpy as np
 import torch
@@ -31,43 +31,29 @@ from wildood.settings import check_path
 FORMAT = 1
 ARRAYS = {"holdout_scores": torch.float32, "holdout_classes": torch.int64, "class_thresholds": torch.float64}
 AGAIN = "save the detector again"
-_TORCH_ERRORS = (
-    RuntimeError,
-    TypeError,
-    ValueError,
-    IndexError,
-    OverflowError,
-    ZeroDivisionError,
-)  # of sizes that do not fit
+# What torch raises where sizes do not fit.
+_TORCH_ERRORS = (RuntimeError, TypeError, ValueError, IndexError, OverflowError, ZeroDivisionError)
 Module = TypeVar("Module", bound=nn.Module)
+ModelOrBuilder = nn.Module | Callable[[], nn.Module] | None
 
 
-def _is_hex(text: str) -> bool:
-    try:
-        float.fromhex(text)
-    except (ValueError, OverflowError):
-        return False
-    return True
+def _works(convert: Callable[[str], object]) -> Callable[[str], bool]:
+    def works(text: str) -> bool:
+        try:
+            convert(text)
+        except (ValueError, OverflowError):
+            return False
+        return True
+
+    return works
 
 
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode(errors="surrogateescape")  # as names of folders are that are not UTF-8
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-Name = Annotated[str, Limit(_is_encodable, "text that can be written")]
-Hex = Annotated[str, Limit(_is_hex, "a number as float.hex writes it")]
+# Names of folders that are not UTF-8 are written with surrogates.
+Name = Annotated[str, Limit(_works(lambda text: text.encode(errors="surrogateescape")), "text that can be written")]
+Hex = Annotated[str, Limit(_works(float.fromhex), "a number as float.hex writes it")]
 Sha256 = Annotated[str, Limit(lambda text: re.fullmatch("[0-9a-f]{64}", text) is not None, "64 hexadecimal digits")]
-# One of those that ship with wildood has a name and settings, a user's own its class.
+# A model that ships with wildood has a name and settings, a user's own its class.
 _Model = TypedDict("_Model", {"name": NotRequired[str], "settings": NotRequired[dict[str, Any]], "class": NotRequired[str]})
-
-
-class _Tap(TypedDict):
-    layer: str
-    side: Literal["input", "output"]
 
 
 class _Head(TypedDict):
@@ -81,15 +67,6 @@ class _Score(TypedDict):
     settings: dict[str, Any]
 
 
-class _Example(TypedDict):
-    shape: list[Count]
-    kind: Literal["float", "uint8", "integer"]
-
-
-class _Named(TypedDict, total=False):
-    name: Required[str]
-
-
 class _Row(TypedDict, total=False):
     epoch: Required[Count]
     step: Required[Count]
@@ -100,15 +77,19 @@ class _KeptRow(_Row, total=False):
     accuracy: Required[float]
 
 
+class _Method(TypedDict, total=False):
+    name: Required[str]
+
+
 class _Assessment(TypedDict, total=False):
     start_kept: Required[bool]
     warnings: Required[list[str]]
 
 
 class Record(TypedDict, total=False):
-    """What is read of a record; it holds more, for people."""
+    """The keys of a record that are read; it holds more, for people."""
 
-    method: _Named
+    method: _Method
     schedule: dict[str, Any]
     seed: int
     kept_epoch: Count
@@ -139,10 +120,10 @@ class Description(TypedDict):
     weights: Sha256
     model: _Model
     input: Annotated[dict[str, Any], ArgumentsOf(InputSpec)] | None
-    tap: _Tap | None
+    tap: Annotated[dict[str, Any], ArgumentsOf(FeatureTap)] | None
     head: NotRequired[_Head | None]
     score: _Score
-    example: _Example
+    example: Annotated[dict[str, Any], ArgumentsOf(Example)]
     threshold: Hex
     class_thresholds: NotRequired[Annotated[list[Hex], Limit(bool, "a list of at least one")] | None]
     promise: Annotated[dict[str, Any], ArgumentsOf(Promise)] | None
@@ -151,9 +132,9 @@ class Description(TypedDict):
 
 
 def save_detector(detector: Detector, directory: Path) -> Path:
-    """Write the weights under their own name, then the JSON that names them: a failed save leaves the old detector.
+    """Write the weights under a name of their own, then the JSON that names them: a failed save leaves the old detector.
 
-    Of several saves to one directory at a time, by threads or processes, one waits for the other.
+    Threads and processes that save to one directory at the same time wait for each other.
     """
     detector = copy.copy(detector)  # as it is at this moment: another thread may calibrate it
     if SCORES.get(type(detector.scorer).__name__) is not type(detector.scorer):
@@ -162,35 +143,14 @@ def save_detector(detector: Detector, directory: Path) -> Path:
         )
     if directory.exists() and not directory.is_dir():
         raise DetectorFileError(f"{directory} is a file: give a directory to save to")
-    if wrong := _broken_promise(detector):
-        raise InputError(f"{wrong}: call detector.calibrate(alpha=...), or promise nothing with detector.promise = None")
-    head = detector.classifier.head
-    parts = {
-        "model": detector.classifier.model.state_dict(),
-        "score": detector.scorer.state_dict(),
-        "head": {} if head is None else head.state_dict(),
-    }
-    tensors = {f"{part}.{name}": tensor for part, state in parts.items() for name, tensor in state.items()}
-    for name in ARRAYS:
-        if (array := getattr(detector, name)) is not None:
-            tensors[name] = torch.from_numpy(array)
-    weights = dump_tensors(tensors)
-    tap, each = detector.classifier.tap, detector.class_thresholds
-    content = {
-        "format": FORMAT,
-        "weights": digest(weights),
-        "model": describe_model(detector.classifier.model) or {"class": type(detector.classifier.model).__qualname__},
-        "input": None if detector.classifier.spec is None else detector.classifier.spec.to_dict(),
-        "tap": None if tap is None else vars(tap),
-        "head": None if head is None else {"name": type(head).__name__, **head.settings},
-        "score": {"name": type(detector.scorer).__name__, "settings": detector.scorer.settings},
-        "example": vars(detector.example),
-        "threshold": float(detector.threshold).hex(),
-        "class_thresholds": None if each is None else [float(one).hex() for one in each],  # for those who read no arrays
-        "promise": None if detector.promise is None else vars(detector.promise),
-        "history": detector.history,
-        "record": detector.record,
-    }
+    try:
+        _check_promise(detector)
+    except SchemaError as error:
+        raise InputError(
+            f"{error}: call detector.calibrate(alpha=...), or promise nothing with detector.promise = None"
+        ) from error
+    weights = dump_tensors(_tensors(detector))
+    content = {"format": FORMAT, "weights": digest(weights), **_describe(detector)}
     description = json.dumps({"digest": _digest(content), **content}, indent=1).encode()
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory, waiting=f"another detector is being saved to {directory}: waiting for it"):
@@ -202,8 +162,35 @@ def save_detector(detector: Detector, directory: Path) -> Path:
     return directory
 
 
-def load(directory: str | Path, model: nn.Module | Callable[[], nn.Module] | None = None) -> Detector:
-    """Read a detector that `save` wrote. Models that ship with wildood are rebuilt; for your own, pass it again.
+def _tensors(detector: Detector) -> dict[str, Tensor]:
+    modules = {"model": detector.classifier.model, "score": detector.scorer, "head": detector.classifier.head}
+    states = {part: module.state_dict() for part, module in modules.items() if module is not None}
+    tensors = {f"{part}.{name}": tensor for part, state in states.items() for name, tensor in state.items()}
+    arrays = {name: getattr(detector, name) for name in ARRAYS}
+    return tensors | {name: torch.from_numpy(array) for name, array in arrays.items() if array is not None}
+
+
+def _describe(detector: Detector) -> dict[str, Any]:
+    model, spec, tap, head = (getattr(detector.classifier, name) for name in ("model", "spec", "tap", "head"))
+    class_thresholds, promise = detector.class_thresholds, detector.promise
+    return {
+        "model": describe_model(model) or {"class": type(model).__qualname__},
+        "input": None if spec is None else spec.to_dict(),
+        "tap": None if tap is None else vars(tap),
+        "head": None if head is None else {"name": type(head).__name__, **head.settings},
+        "score": {"name": type(detector.scorer).__name__, "settings": detector.scorer.settings},
+        "example": vars(detector.example),
+        "threshold": float(detector.threshold).hex(),
+        # Also among the tensors; here for those who read only the JSON.
+        "class_thresholds": None if class_thresholds is None else [float(each).hex() for each in class_thresholds],
+        "promise": None if promise is None else vars(promise),
+        "history": detector.history,
+        "record": detector.record,
+    }
+
+
+def load(directory: str | Path, model: ModelOrBuilder = None) -> Detector:
+    """Read a detector that `save` wrote. Models that ship with wildood are rebuilt; your own has to be passed again.
 
     Args:
         directory: where `Detector.save` wrote.
@@ -220,20 +207,21 @@ def load(directory: str | Path, model: nn.Module | Callable[[], nn.Module] | Non
     True
     """
     directory = check_path(directory, "the directory")
-    content, weights_path, weights = _read(directory)
+    content, weights = _read(directory)
     try:
         tensors = load_tensors(weights)
-    except DamagedFileError as error:
-        raise DetectorFileError(f"{weights_path} is {error}: {AGAIN}") from error
-    if wrong := _wrong_array(tensors):
-        raise DetectorFileError(f"{weights_path}: {wrong}: {AGAIN}")
-    detector = _build(content, tensors, model, directory)
-    if wrong := _broken_promise(detector) or _other_thresholds(content, detector):
-        raise DetectorFileError(f"{directory}: {wrong}: {AGAIN}")
+        _check_arrays(tensors)
+        detector = _build(content, tensors, model, directory)
+        _check_promise(detector)
+        _check_class_thresholds(detector, content)
+        if type(detector.classifier.model) in MODELS.values():  # a user's own model may refuse a blank example
+            _try(detector)
+    except (SchemaError, DamagedFileError) as error:
+        raise DetectorFileError(f"{directory}: {error}: {AGAIN}") from error
     return detector
 
 
-def _read(directory: Path) -> tuple[Description, Path, bytes]:
+def _read(directory: Path) -> tuple[Description, bytes]:
     """What `detector.json` says, and the weights that it names; the next ones if a `save` replaces both in between."""
     content = read_description(directory)
     path = _weights_path(directory, content["weights"])
@@ -249,57 +237,7 @@ def _read(directory: Path) -> tuple[Description, Path, bytes]:
         raise DetectorFileError(f"{path} cannot be read ({error.strerror}): {AGAIN}") from error
     if digest(weights) != content["weights"]:
         raise DetectorFileError(f"{path} is not the file that detector.json belongs to: {AGAIN}")
-    return content, path, weights
-
-
-def _build(
-    content: Description, tensors: dict[str, Tensor], model: nn.Module | Callable[[], nn.Module] | None, directory: Path
-) -> Detector:
-    """The detector that the JSON describes, with these weights."""
-    # Older files of compiled models have the names of their wrappers.
-    weights = {plain_name(name): tensor for name, tensor in _part(tensors, "model").items()}
-    network = _network(content["model"], weights, model, directory)
-    spec = None if content["input"] is None else InputSpec.from_dict(content["input"])
-    if spec is not None:  # as when it was made: in another layout, a convolution may round otherwise
-        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    tap = None if content["tap"] is None else FeatureTap(plain_name(content["tap"]["layer"]), content["tap"]["side"])
-    if tap is not None and tap.layer not in dict(network.named_modules()):
-        raise DetectorFileError(
-            f"the model that was passed has no layer {tap.layer!r}: pass the architecture it was made with"
-        )
-    score = _built(lambda: SCORES[content["score"]["name"]](**content["score"]["settings"]), "score", directory)
-    _load_weights(score, _part(tensors, "score"), f"the score's tensors in {directory} do not fit it", AGAIN)
-    classifier = Classifier(network, spec, tap)
-    if (described := content.get("head")) is not None:
-        settings = described["features"], described["classes"]
-        head = _built(lambda: HEADS[_head_name(described)](*settings), "head", directory)
-        _load_weights(head, _part(tensors, "head"), f"the head's tensors in {directory} do not fit it", AGAIN)
-        classifier.head = head.to(classifier.device)
-    detector = Detector(
-        classifier.eval(),
-        score.eval(),
-        Example(tuple(content["example"]["shape"]), content["example"]["kind"]),
-        threshold=float.fromhex(content["threshold"]),
-        promise=None if content["promise"] is None else Promise(**content["promise"]),
-        **{name: tensors[name].numpy() for name in ARRAYS if name in tensors},
-        history=content["history"],
-        record=dict(content["record"]),
-    )
-    if type(network) in MODELS.values():  # a user's own model may refuse a blank example
-        _try(detector, directory)
-    return detector
-
-
-def _part(tensors: dict[str, Tensor], part: str) -> dict[str, Tensor]:
-    return {name.removeprefix(f"{part}."): tensor for name, tensor in tensors.items() if name.startswith(f"{part}.")}
-
-
-def _older_weights(directory: Path) -> Path | None:
-    """The weights of the detector that is there already, if it is a whole one."""
-    try:
-        return _weights_path(directory, _read_json(directory / "detector.json")["weights"])
-    except DetectorFileError:
-        return None
+    return content, weights
 
 
 def read_description(directory: Path) -> Description:
@@ -307,27 +245,22 @@ def read_description(directory: Path) -> Description:
     path = directory / "detector.json"
     if (directory / "run" / "run.json").exists() and not path.exists():
         raise DetectorFileError(f"{path} is not there yet: call fit again with the same options, and the training goes on")
-    return _read_json(path)
-
-
-def _read_json(path: Path) -> Description:
     try:
         content: Any = parse(path.read_bytes(), dict[str, Any])
-        found = content.pop("digest")
+        stored = content.pop("digest")
     except OSError as error:
         raise DetectorFileError(f"{path} cannot be read ({error.strerror}): give that of a saved detector") from error
     except (SchemaError, KeyError) as error:
         raise DetectorFileError(f"{path} is damaged or not a wildood detector: {AGAIN}") from error
-    if _digest(content) != found:
+    if _digest(content) != stored:
         raise DetectorFileError(f"{path} was changed after it was written: {AGAIN}")
     if content.get("format") != FORMAT:
         raise DetectorFileError(
             f"{path} has format {content.get('format')!r}, this wildood reads format {FORMAT}: use the wildood that wrote it"
         )
-    content["digest"] = found
+    description: Description = content | {"digest": stored}
     try:
-        check(content, Description)
-        description: Description = content
+        check(description, Description)
         _check_values(description)
     except SchemaError as error:
         raise DetectorFileError(f"{path}: {error}: {AGAIN}") from error
@@ -335,7 +268,7 @@ def _read_json(path: Path) -> Description:
 
 
 def _check_values(content: Description) -> None:
-    """Refuse values that have the right types, but do not fit each other, or have names that nothing has."""
+    """Refuse values that have the right types, but do not fit each other, or names that nothing has."""
     score, head, promise, model = content["score"], content.get("head"), content["promise"], content["model"]
     if score["name"] not in SCORES:
         raise SchemaError(f"score.name is {score['name']!r}, which this wildood does not have")
@@ -354,110 +287,133 @@ def _check_values(content: Description) -> None:
         check(promise.get("confidence"), Rate | None, "promise.confidence")
         if content["threshold"] == "nan":
             raise SchemaError("threshold is 'nan', expected a number, because of the promise")
-    each = content.get("class_thresholds")
-    if each is not None and (promise is None or not promise.get("by_class")):
+    if content.get("class_thresholds") is not None and not (promise or {}).get("by_class"):
         raise SchemaError("class_thresholds is there, expected null, because nothing is promised by class")
     record, history = content["record"], content["history"]
     if "method" in record:
         check(record, _FitRecord, "record")
-        check(
-            record["kept_epoch"],
-            Annotated[int, Limit(lambda kept: kept < len(history), "a row of history")],
-            "record.kept_epoch",
-        )
-        check(history[record["kept_epoch"]], _KeptRow, f"history[{record['kept_epoch']}]")
+        kept = record["kept_epoch"]
+        check(kept, Annotated[int, Limit(lambda row: row < len(history), "a row of history")], "record.kept_epoch")
+        check(history[kept], _KeptRow, f"history[{kept}]")
         check(history[-1], _Row, f"history[{len(history) - 1}]")
 
 
-def _wrong_array(tensors: dict[str, Tensor]) -> str:
-    """What is wrong with the tensors that belong to no module, or nothing."""
+def _check_arrays(tensors: dict[str, Tensor]) -> None:
+    """Refuse tensors that belong to no module and are not what they are called."""
     for name, tensor in tensors.items():
         if name in ARRAYS and (tensor.dtype != ARRAYS[name] or tensor.ndim != 1):
-            return f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}, expected {ARRAYS[name]} in one dimension"
+            shape = tuple(tensor.shape)
+            raise SchemaError(f"{name} is {tensor.dtype} of shape {shape}, expected {ARRAYS[name]} in one dimension")
         if name == "holdout_classes" and bool((tensor < 0).any()):
-            return f"{name} holds {int(tensor.min())}, expected numbers of classes"
+            raise SchemaError(f"{name} holds {int(tensor.min())}, expected numbers of classes")
         if name not in ARRAYS and name.partition(".")[0] not in {"model", "score", "head"}:
-            return f"{name!r} is not known to this wildood"
-    return ""
+            raise SchemaError(f"{name!r} is not known to this wildood")
 
 
-def _broken_promise(detector: Detector) -> str:
-    """Why the thresholds are not those that the promise needs, or nothing."""
-    promise, scores, classes, each = (
-        detector.promise,
-        detector.holdout_scores,
-        detector.holdout_classes,
-        detector.class_thresholds,
-    )
+def _check_promise(detector: Detector) -> None:
+    """Refuse thresholds that are not those that the promise needs."""
+    promise, scores, classes = detector.promise, detector.holdout_scores, detector.holdout_classes
     if promise is None:
-        return ""
+        return
     if scores is None or classes is None or not len(scores) == len(classes) == promise.examples:
-        counts = ["no" if array is None else str(len(array)) for array in (scores, classes)]
-        return (
-            f"the promise rests on {promise.examples} examples, but there are {' scores and '.join(counts)} classes of them"
-        )
+        counts = " scores and ".join("no" if array is None else str(len(array)) for array in (scores, classes))
+        raise SchemaError(f"the promise rests on {promise.examples} examples, but there are {counts} classes of them")
+    each = detector.class_thresholds
     if promise.by_class != (each is not None):
-        return f"the promise has by_class={promise.by_class}, but class_thresholds is {'None' if each is None else 'there'}"
+        is_there = "None" if each is None else "there"
+        raise SchemaError(f"the promise has by_class={promise.by_class}, but class_thresholds is {is_there}")
     try:
         threshold = conformal_threshold(scores, promise.alpha, promise.confidence)
         needed = None if each is None else thresholds_by_class(scores, classes, len(each), promise.alpha, promise.confidence)
     except InputError as error:
-        return f"the promise cannot be kept ({error})"
+        raise SchemaError(f"the promise cannot be kept ({error})") from error
     if detector.threshold != threshold:
-        return f"the threshold is {detector.threshold:.6g}, but a promise of {promise.alpha:g} needs {threshold:.6g}"
-    if needed is not None and not np.array_equal(needed, np.asarray(each)):
-        return "the thresholds of classes are not those that the promise needs"
-    return ""
+        numbers = f"{detector.threshold:.6g}, but a promise of {promise.alpha:g} needs {threshold:.6g}"
+        raise SchemaError(f"the threshold is {numbers}")
+    if each is not None and not np.array_equal(np.asarray(needed), each):
+        raise SchemaError("the thresholds of classes are not those that the promise needs")
 
 
-def _other_thresholds(content: Description, detector: Detector) -> str:
-    """That the thresholds of classes that can be read without the arrays are not those of the arrays, or nothing."""
-    said, each = content.get("class_thresholds"), detector.class_thresholds
-    if said is None or (each is not None and [float.fromhex(text) for text in said] == each.tolist()):
-        return ""
-    return "the thresholds of classes in detector.json are not those in the weights"
+def _check_class_thresholds(detector: Detector, content: Description) -> None:
+    described, each = content.get("class_thresholds"), detector.class_thresholds
+    if described and each is not None and [float.fromhex(text) for text in described] != each.tolist():
+        raise SchemaError("the thresholds of classes in detector.json are not those in the weights")
 
 
-def _try(detector: Detector, directory: Path) -> None:
-    """Ask the detector about two blank examples; what is stored by class must be of the classes that the model has."""
+def _try(detector: Detector) -> None:
+    """Score two blank examples; what is stored by class must be of the classes that the model has."""
     blank = detector.example.blank(2)
     try:
         scores, count = detector.score(blank), detector.predict_proba(blank).shape[1]
     except _TORCH_ERRORS as error:
-        raise DetectorFileError(
-            f"{directory}: the model does not fit the input, example, tap, head or score that is stored with it "
-            f"({_first_line(error)}): {AGAIN}"
-        ) from error
+        parts = "the input, example, tap, head or score that is stored with it"
+        raise SchemaError(f"the model does not fit {parts} ({_first_line(error)})") from error
     classes, each = detector.holdout_classes, detector.class_thresholds
     if scores.shape != (2,) or not np.isfinite(scores).all():
-        raise DetectorFileError(f"{directory}: the score of a blank example is {scores[0]}, expected a number: {AGAIN}")
+        raise SchemaError(f"the score of a blank example is {scores[0]}, expected a number")
     if (classes is not None and classes.max(initial=0) >= count) or (each is not None and len(each) != count):
-        raise DetectorFileError(f"{directory}: what is stored by class is not of the model's {count} classes: {AGAIN}")
+        raise SchemaError(f"what is stored by class is not of the model's {count} classes")
 
 
-def _head_name(head: _Head) -> str:
-    return head.get("name", "DeConfHead")  # which had no name while it was the only one
+def _build(content: Description, tensors: dict[str, Tensor], model: ModelOrBuilder, directory: Path) -> Detector:
+    """The detector that the JSON describes, with these tensors."""
 
+    def part(name: str) -> dict[str, Tensor]:
+        return {key.removeprefix(f"{name}."): each for key, each in tensors.items() if key.startswith(f"{name}.")}
 
-def _weights_path(directory: Path, weights: str) -> Path:
-    return directory / f"weights-{weights[:16]}.safetensors"
-
-
-def _digest(content: dict[str, Any]) -> str:
-    return digest(json.dumps(content, sort_keys=True).encode())
-
-
-def _network(
-    described: _Model, weights: dict[str, Tensor], model: nn.Module | Callable[[], nn.Module] | None, directory: Path
-) -> nn.Module:
-    """The model with its weights: rebuilt, or a copy of the one that was passed."""
+    # Older files of compiled models have the names of their wrappers.
+    weights = {plain_name(name): tensor for name, tensor in part("model").items()}
     if model is None:
-        if described.get("name") not in MODELS:
-            raise DetectorFileError(
-                f"{directory} was made with a model of your own ({described.get('class')}): give it again, with model= in "
-                "Python or --model module:function on the command line"
-            )
-        return _rebuilt(described, weights, directory)
+        network = _rebuild_model(content["model"], weights, directory)
+    else:
+        network = _copy_model(model, weights, directory)
+    spec = None if content["input"] is None else InputSpec.from_dict(content["input"])
+    if spec is not None:  # as when it was made: in another layout, a convolution may round otherwise
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    tap = None if content["tap"] is None else FeatureTap(plain_name(content["tap"]["layer"]), content["tap"]["side"])
+    if tap is not None and tap.layer not in dict(network.named_modules()):
+        raise DetectorFileError(
+            f"the model that was passed has no layer {tap.layer!r}: pass the architecture it was made with"
+        )
+    score = _build_module(lambda: SCORES[content["score"]["name"]](**content["score"]["settings"]), "score")
+    _load_weights(score, part("score"), "the score")
+    classifier = Classifier(network, spec, tap)
+    if (settings := content.get("head")) is not None:
+        head = _build_module(lambda: HEADS[_head_name(settings)](settings["features"], settings["classes"]), "head")
+        _load_weights(head, part("head"), "the head")
+        classifier.head = head.to(classifier.device)
+    return Detector(
+        classifier.eval(),
+        score.eval(),
+        Example(tuple(content["example"]["shape"]), content["example"]["kind"]),
+        threshold=float.fromhex(content["threshold"]),
+        promise=None if content["promise"] is None else Promise(**content["promise"]),
+        **{name: tensors[name].numpy() for name in ARRAYS if name in tensors},
+        history=content["history"],
+        record=dict(content["record"]),
+    )
+
+
+def _rebuild_model(description: _Model, weights: dict[str, Tensor], directory: Path) -> nn.Module:
+    """A model that ships with wildood, with its weights."""
+    if description.get("name") not in MODELS:
+        raise DetectorFileError(
+            f"{directory} was made with a model of your own ({description.get('class')}): give it again, with model= in "
+            "Python or --model module:function on the command line"
+        )
+    stored = sum(tensor.numel() for tensor in weights.values())
+    for name, value in description["settings"].items():
+        if isinstance(value, int) and value > stored:  # no size or depth is: such a model would take for ever to build
+            raise SchemaError(f"model.settings.{name} is {value}, but {stored} weights are stored")
+    network = _build_module(lambda: build_model({**description}), "model")
+    dtypes = Counter(tensor.dtype for tensor in weights.values() if tensor.is_floating_point())
+    network.to(max(dtypes, key=dtypes.__getitem__, default=torch.float32))
+    _load_weights(network, weights, f"the {description['name']} they belong to")
+    return network
+
+
+def _copy_model(model: Any, weights: dict[str, Tensor], directory: Path) -> nn.Module:
+    """A copy of the user's model, or the one that the user's function builds, with the saved weights."""
     if not isinstance(model, nn.Module) and not callable(model):
         raise DetectorFileError(f"model is a {type(model).__name__}: pass an nn.Module, or a function that builds one")
     try:
@@ -469,53 +425,57 @@ def _network(
     if not isinstance(network, nn.Module):
         raise DetectorFileError(f"model() returned a {type(network).__name__}: it must build an nn.Module")
     network = uncompiled(network)
-    _load_weights(
-        network,
-        weights,
-        f"the weights in {directory} do not fit the model that was passed",
-        "pass the architecture it was made with",
-    )
+    try:
+        _load_weights(network, weights, "the model that was passed")
+    except SchemaError as error:
+        raise DetectorFileError(f"{directory}: {error}: pass the architecture it was made with") from error
     return network
 
 
-def _rebuilt(described: _Model, weights: dict[str, Tensor], directory: Path) -> nn.Module:
-    settings, stored = described["settings"], sum(tensor.numel() for tensor in weights.values())
-    for name, value in settings.items():
-        if isinstance(value, int) and value > stored:  # no size or depth is: such a model would take for ever to build
-            raise DetectorFileError(
-                f"{directory}: model.settings.{name} is {value}, but {stored} weights are stored: {AGAIN}"
-            )
-    network = _built(lambda: build_model({**described}), "model", directory)
-    kinds = Counter(tensor.dtype for tensor in weights.values() if tensor.is_floating_point())
-    network.to(max(kinds, key=kinds.__getitem__, default=torch.float32))
-    _load_weights(network, weights, f"the weights in {directory} do not fit the {described['name']} they belong to", AGAIN)
-    return network
-
-
-def _built(build: Callable[[], Module], name: str, directory: Path) -> Module:
+def _build_module(build: Callable[[], Module], name: str) -> Module:
     """A module without memory for its tensors, which are still to be loaded: settings may ask for any amount of it."""
     try:
         with torch.device("meta"):
             return build()
     except _TORCH_ERRORS as error:
-        raise DetectorFileError(f"{directory}: {name}.settings build no {name} ({_first_line(error)}): {AGAIN}") from error
+        raise SchemaError(f"{name}.settings build no {name} ({_first_line(error)})") from error
 
 
-def _load_weights(module: nn.Module, weights: dict[str, Tensor], complaint: str, advice: str) -> None:
+def _load_weights(module: nn.Module, weights: dict[str, Tensor], owner: str) -> None:
     """Load tensors of exactly the names, shapes and types that a module has; those of a fitted score have any shape."""
     own = module.state_dict()
-    for name, tensor in weights.items():
-        if name in own and own[name].dtype != tensor.dtype:
-            raise DetectorFileError(f"{complaint} ({name} is {tensor.dtype}, expected {own[name].dtype}): {advice}")
     load_into = module.restore if isinstance(module, Score) else module.load_state_dict
     assign = any(tensor.is_meta for tensor in own.values())
+    for name, tensor in weights.items():
+        if name in own and own[name].dtype != tensor.dtype:
+            raise SchemaError(f"the weights do not fit {owner} ({name} is {tensor.dtype}, expected {own[name].dtype})")
     try:  # copies are aligned in memory, as torch's own tensors are, so that sums round alike
         load_into({name: tensor.clone() for name, tensor in weights.items()} if assign else weights, assign=assign)
     except RuntimeError as error:
-        raise DetectorFileError(f"{complaint} ({_first_line(error)}): {advice}") from error
+        raise SchemaError(f"the weights do not fit {owner} ({_first_line(error)})") from error
 
 
 def _first_line(error: Exception) -> str:
     """What an error of torch says, in one line: after a heading, the first thing that it lists."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return shorten(lines[1] if lines[0].endswith(":") and len(lines) > 1 else lines[0], 300, placeholder=" ...")
+
+
+def _older_weights(directory: Path) -> Path | None:
+    """The weights of the detector that is there already, if it is a whole one."""
+    try:
+        return _weights_path(directory, read_description(directory)["weights"])
+    except DetectorFileError:
+        return None
+
+
+def _weights_path(directory: Path, weights: str) -> Path:
+    return directory / f"weights-{weights[:16]}.safetensors"
+
+
+def _head_name(head: _Head) -> str:
+    return head.get("name", "DeConfHead")  # which had no name while it was the only one
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return digest(json.dumps(content, sort_keys=True).encode())

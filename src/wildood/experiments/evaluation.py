@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from wildood.data.fingerprint import Content, role_of, role_text
+from wildood.data.fingerprint import ExampleHashes, role_of, role_text
 from wildood.data.images import Images
 from wildood.data.validation import check_labels, labelled_source, unlabelled_source
 from wildood.detect.detector import Detector
@@ -429,7 +429,7 @@ def evaluate(
             aupr_in=found.aupr_in,
             aupr_out=found.aupr_out,
             caught=_share(answers.rejected),
-            also_in_id=Content(answers.images).overlap(Content(known.images)).shared,
+            also_in_id=ExampleHashes(answers.images).overlap(ExampleHashes(known.images)).shared,
             role_of=answers.role_of,
         )
         for number, (answers, found) in enumerate(zip(unknown, metrics, strict=True))

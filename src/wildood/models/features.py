@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -50,7 +50,7 @@ class FeatureTap:
     """
 
     layer: str
-    side: str
+    side: Literal["input", "output"]
 
     def attach(self, model: nn.Module) -> RemovableHandle:
         """Register the hook that `catch` needs, once for all calls of the model, until it is removed.

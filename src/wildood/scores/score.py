@@ -2,10 +2,12 @@
 
 import copy
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -105,10 +107,15 @@ class Score(nn.Module):
         self.load_state_dict(state, assign=assign)
 
 
-def score_all(classifier: Classifier, source: Source, score: Score, take: Callable[[Scored], Tensor]) -> Tensor:
-    """What `take` makes of the scores of every example of a source, on the CPU."""
+def score_all(classifier: Classifier, source: Source, score: Score) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """The score and the predicted class of every example of a source."""
+    scores, classes = [], []
     with evaluating(classifier), evaluating(score):
-        return torch.cat([take(ranked(score.of(classifier, raw))).cpu() for raw, _ in raw_batches(source)])
+        for raw, _ in raw_batches(source):
+            batch = ranked(score.of(classifier, raw))
+            scores.append(batch.scores.float().cpu())
+            classes.append(batch.outputs.logits.argmax(1).cpu())
+    return torch.cat(scores).numpy(), torch.cat(classes).numpy()
 
 
 def ranked(scored: Scored) -> Scored:

@@ -1,4 +1,4 @@
-"""A promise is made on examples that training has not read; where that cannot be seen, the promise says so."""
+"""The data of a fit is split so that a promise is made on unseen examples; what cannot be checked, the promise says."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,10 @@ import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 import wildood
+from wildood.data import sources
+from wildood.data.fingerprint import ExampleHashes
+from wildood.data.wild import WildMixture, as_wild
+from wildood.detect.split import split_for_fit, split_wild
 
 
 class Standardised(TensorDataset):
@@ -128,6 +132,55 @@ def test_equal_rows_are_allowed_by_an_explicit_word(fit, toy):
 
 
 def test_calibration_on_other_examples_says_that_nobody_checked_them(woods, toy):
-    assert woods.calibrate(toy.test).promise.caveat == "whether a training has used them could not be checked"
-    assert woods.calibrate(alpha=0.1).promise.caveat == "whether a training has used them could not be checked"
+    assert woods.calibrate(toy.test).promise.caveat == "whether they were used in training could not be checked"
+    assert woods.calibrate(alpha=0.1).promise.caveat == "whether they were used in training could not be checked"
     assert woods.calibrate(toy.test, unseen=False).promise.caveat == ""
+
+
+def test_the_half_of_the_holdout_that_chooses_the_epoch_does_not_set_the_threshold(toy, schedule):
+    x, y = toy.holdout
+    parts = split_for_fit(toy.labelled, toy.wild, (x[:101], y[:101]), schedule, 0.05, None, "best", seed=0)
+    selection, threshold = set(parts.selection.indices.tolist()), set(parts.threshold.indices.tolist())
+    assert not selection & threshold
+    assert len(selection | threshold) == 101
+    assert parts.with_selection(0.05, None, 0, instead="nothing") is parts
+
+
+def test_wild_data_set_aside_is_not_trained_on(toy, schedule):
+    parts = split_for_fit(toy.labelled, toy.wild, toy.holdout, schedule, 0.05, None, "best", seed=0)
+    kept, aside = set(parts.wild.source.indices.tolist()), set(parts.wild_aside.indices.tolist())
+    assert (len(kept), len(aside), len(kept | aside)) == (50, 50, 100)
+
+
+def test_each_source_is_hashed_once(toy, trained, schedule, monkeypatch):
+    """For the fingerprints of a fit with and without labels, and for all overlaps."""
+    memory, hashed = sources.memory_of, ExampleHashes._hash
+    fingerprinted, compared = [], []
+    monkeypatch.setattr(sources, "memory_of", lambda block: fingerprinted.append(block.shape) or memory(block))
+    monkeypatch.setattr(ExampleHashes, "_hash", lambda self, dtype: compared.append(len(self.source)) or hashed(self, dtype))
+    wildood.fit(trained(), toy.labelled, toy.wild, toy.holdout, schedule=schedule, verbose=False)
+    assert sorted(fingerprinted) == [(100, 2), (120,), (120, 2), (160,), (160, 2)]
+    assert sorted(compared) == [100, 120, 160]
+
+
+@pytest.mark.parametrize(
+    ("count", "keep", "aside"),
+    [(300, "best", 150), (900, "best", 450), (2000, "best", 500), (20_000, "best", 2000), (900, "last", 90)],
+)
+def test_a_tenth_of_wild_data_is_set_aside_and_more_where_few_would_choose(count, keep, aside):
+    kept, held = split_wild(as_wild(np.zeros((count, 2))), keep, seed=0)
+    assert (len(kept.pools[0]), len(held)) == (count - aside, aside)
+
+
+def test_of_a_mixture_as_much_is_set_aside_as_it_can_draw():
+    mixture = WildMixture(id=np.zeros((900, 2)), ood=np.ones((400, 2)), pi=0.1)
+    kept, held = split_wild(mixture, "best", seed=0)
+    assert [len(pool) for pool in kept.pools] == [450, 200]
+    assert 450 <= len(held) <= 550
+
+
+def test_few_wild_examples_that_choose_the_epoch_are_told_of(toy, trained, schedule, caplog):
+    wildood.fit(trained(), toy.labelled, toy.wild, toy.holdout, schedule=schedule, verbose=False)
+    assert "only" not in caplog.text
+    wildood.fit(trained(), toy.labelled, toy.wild[:8], toy.holdout, schedule=schedule, verbose=False)
+    assert "only 4 wild examples choose the epoch" in caplog.text

@@ -6,7 +6,7 @@ import torch
 
 import wildood
 from wildood.data.validation import unlabelled_source
-from wildood.detect.choose_score import choose
+from wildood.detect.choose_score import choose_score
 from wildood.models.classifier import Classifier
 from wildood.scores.energy import EnergyScore
 from wildood.scores.score import Score
@@ -39,7 +39,7 @@ CANDIDATES = [Shifted(shift) for shift in (0.0, -5.0, 5.0, 5.5)]
 
 
 def test_wild_acceptance_finds_the_candidate_that_rejects_the_unknown(parts):
-    chosen = choose(CANDIDATES, Classifier(torch.nn.Identity()), parts["known"], 0.05, wild=parts["wild"])
+    chosen = choose_score(CANDIDATES, Classifier(torch.nn.Identity()), parts["known"], 0.05, wild=parts["wild"])
     assert chosen.score.shift in {5.0, 5.5}
     assert chosen.record["by"] == "wild acceptance"
     assert [row["shift"] for row in chosen.record["tried"]] == [0.0, -5.0, 5.0, 5.5]
@@ -48,13 +48,13 @@ def test_wild_acceptance_finds_the_candidate_that_rejects_the_unknown(parts):
 
 
 def test_of_equal_candidates_the_first_is_taken(parts):
-    chosen = choose(CANDIDATES[2:], Classifier(torch.nn.Identity()), parts["known"], 0.05, ood=parts["ood"])
+    chosen = choose_score(CANDIDATES[2:], Classifier(torch.nn.Identity()), parts["known"], 0.05, ood=parts["ood"])
     assert [row["criterion"] for row in chosen.record["tried"]] == [0.0, 0.0]
     assert chosen.score.shift == 5.0
 
 
 def test_ood_labels_choose_if_the_caller_gives_them(parts):
-    chosen = choose(CANDIDATES[:3], Classifier(torch.nn.Identity()), parts["known"], 0.05, parts["wild"], parts["ood"])
+    chosen = choose_score(CANDIDATES[:3], Classifier(torch.nn.Identity()), parts["known"], 0.05, parts["wild"], parts["ood"])
     assert (chosen.score.shift, chosen.record["by"]) == (5.0, "OOD labels")
 
 
@@ -64,12 +64,12 @@ def test_one_candidate_is_not_looked_at(parts):
             raise AssertionError
 
     only = Untouchable()
-    assert choose([only], Classifier(torch.nn.Identity()), parts["known"], 0.05) == (only, {})
+    assert choose_score([only], Classifier(torch.nn.Identity()), parts["known"], 0.05) == (only, {})
 
 
 def test_a_temperature_cannot_be_chosen_on_id_data_alone(parts):
     with pytest.raises(wildood.InputError, match="temperature cannot be chosen on ID data alone: give it, or wild="):
-        choose(EnergyScore(None).candidates(), Classifier(torch.nn.Identity()), parts["known"], 0.05)
+        choose_score(EnergyScore(None).candidates(), Classifier(torch.nn.Identity()), parts["known"], 0.05)
 
 
 def linear():

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import Dataset
 
 import wildood
-from wildood.detect import posthoc as scoring
+from wildood.detect import posthoc as module
 
 
 def untrained(model):
@@ -68,7 +68,7 @@ def test_a_model_that_is_wrong_on_most_labelled_examples_is_warned_of(toy, train
     looked_at = "holdout" if kind.startswith("holdout") else "labelled"
     x, y = getattr(toy, looked_at)
     right = np.mean(model(torch.tensor(x)).argmax(1).numpy() == y)
-    assert said.startswith(f"the model is right on {100 * right:.0f} % of {looked_at} only: start from a trained one")
+    assert said.startswith(f"the model is right on only {100 * right:.0f} % of {looked_at}: start from a trained one")
     assert warnings_of(caplog, trained(), wildood.EnergyScore(), **given) == []
 
 
@@ -89,19 +89,19 @@ def test_posthoc_warns_with_the_words_of_fit(toy, trained, caplog, schedule):
 
 
 def test_a_look_at_a_part_is_enough(toy, trained, caplog, monkeypatch):
-    monkeypatch.setattr(scoring, "LOOKED_AT", 40)
-    real, counts = scoring.forward_all, []
-    monkeypatch.setattr(scoring, "forward_all", lambda model, source: counts.append(len(source)) or real(model, source))
+    monkeypatch.setattr(module, "ACCURACY_SAMPLE", 40)
+    real, counts = module.forward_all, []
+    monkeypatch.setattr(module, "forward_all", lambda model, source: counts.append(len(source)) or real(model, source))
     given = {"labelled": toy.labelled, "holdout": toy.holdout}
     (said,) = warnings_of(caplog, untrained(trained()), wildood.EnergyScore(), **given)
-    assert said.startswith("the model is right on 0 %")
+    assert said.startswith("the model is right on only 0 %")
     assert counts == [40]
 
 
 def test_the_look_changes_neither_scores_nor_the_threshold(toy, trained, monkeypatch):
     given = {"labelled": toy.labelled, "holdout": toy.holdout}
     looked = wildood.posthoc(trained(), wildood.Mahalanobis(), **given)
-    monkeypatch.setattr(scoring, "_warn_if_untrained", lambda *_: None)
+    monkeypatch.setattr(module, "_warn_if_untrained", lambda *_: None)
     not_looked = wildood.posthoc(trained(), wildood.Mahalanobis(), **given)
     assert looked.threshold == not_looked.threshold
     assert np.array_equal(looked.score(toy.test[0]), not_looked.score(toy.test[0]))

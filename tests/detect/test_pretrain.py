@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import wildood
-from wildood.detect import pretrain as pretraining
+from wildood.detect import pretrain as module
 from wildood.models.small import MLP, SmallCNN
 from wildood.train.loop import Training
 
@@ -96,8 +96,8 @@ def test_an_accuracy_that_is_no_better_than_one_answer_for_all_is_warned_of(coun
 
 
 def test_of_many_labelled_examples_the_accuracy_is_measured_on_some(monkeypatch):
-    monkeypatch.setattr(pretraining, "MEASURED", 70)
-    trained = pretraining.train_classifier(model(), labelled(300), None, SHORT, None, None, 0, verbose=False)
+    monkeypatch.setattr(module, "ACCURACY_SAMPLE", 70)
+    trained = module.train_classifier(model(), labelled(300), None, SHORT, None, None, 0, verbose=False)
     assert trained.examples == 70
     assert trained.accuracy > 0.9
 
@@ -114,7 +114,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path, monkeypatch):
     torch.manual_seed(0)
     net = SmallCNN(channels=1, classes=3, width=4, hidden=8)
     whole = wildood.pretrain(net, **given)
-    monkeypatch.setattr(pretraining, "Training", partial(Training, checkpoint_seconds=0.0))
+    monkeypatch.setattr(module, "Training", partial(Training, checkpoint_seconds=0.0))
     steps = []
 
     def killed(row):

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, TensorDataset
 import wildood
 from wildood.data.validation import labelled_source
 from wildood.detect.promise import Promise
-from wildood.detect.split import prepare
+from wildood.detect.split import split_for_fit
 from wildood.evaluate.metrics import accuracy, false_alarm_rate, fpr_at_tpr
 from wildood.methods.cross_entropy import CrossEntropyObjective
 from wildood.models.classifier import Classifier
@@ -102,23 +102,10 @@ def test_arrays_tensors_and_datasets_give_the_same_detector(classifier):
     assert np.array_equal(scores[0], scores[2])
 
 
-def test_the_holdout_half_that_chooses_the_epoch_does_not_set_the_threshold():
-    parts = prepare(known(200, 1), unknown(50, 2), known(101, 3), STEPS, 0.05, None, "best", seed=0)
-    selection, threshold = set(parts.selection.indices.tolist()), set(parts.threshold.indices.tolist())
-    assert not selection & threshold
-    assert len(selection | threshold) == 101
-
-
 def test_keeping_the_last_epoch_uses_the_whole_holdout_for_the_threshold(classifier):
     detector = wildood.fit(classifier, **data(), schedule=STEPS, keep="last")
     assert detector.promise == Promise(alpha=0.05, examples=600, unseen=True)
     assert detector.record["kept_epoch"] == len(detector.history) - 1
-
-
-def test_wild_data_set_aside_is_not_trained_on():
-    parts = prepare(known(200, 1), unknown(100, 2), known(100, 3), STEPS, 0.05, None, "best", seed=0)
-    kept, aside = set(parts.wild.source.indices.tolist()), set(parts.wild_aside.indices.tolist())
-    assert (len(kept), len(aside), len(kept | aside)) == (50, 50, 100)
 
 
 def test_without_a_holdout_nothing_is_promised_and_the_user_is_told(classifier, caplog):
@@ -126,7 +113,7 @@ def test_without_a_holdout_nothing_is_promised_and_the_user_is_told(classifier, 
         detector = wildood.fit(classifier, **data(holdout=None, verbose=True), schedule=STEPS)
     assert not detector.promise.unseen
     assert "no promise" in str(detector.promise)
-    assert any("no holdout: 60 labelled examples are set aside" in record.message for record in caplog.records)
+    assert any("no holdout: 60 labelled examples set the threshold" in record.message for record in caplog.records)
     with pytest.raises(wildood.InputError, match="give holdout="):
         wildood.fit(classifier, **data(holdout=None, labelled=known(70, 1)), schedule=STEPS)
 
@@ -142,7 +129,9 @@ def test_epoch_kept_is_the_one_whose_weights_the_detector_has(classifier):
     detector = wildood.fit(classifier, **data(), schedule=harmful)
     assert detector.record["kept_epoch"] < len(detector.history) - 1
     row = detector.history[detector.record["kept_epoch"]]
-    half = prepare(*[data()[name] for name in ("labelled", "wild", "holdout")], harmful, 0.05, None, "best", 0).selection
+    half = split_for_fit(
+        *[data()[name] for name in ("labelled", "wild", "holdout")], harmful, 0.05, None, "best", 0
+    ).selection
     x, y = half.gather(torch.arange(len(half)))
     assert accuracy(detector.classify(x), y) == pytest.approx(row["accuracy"])
 
@@ -171,36 +160,28 @@ def test_uint8_images_go_through_the_input_spec():
 
 
 PROGRAM = """
-import numpy as np, torch, wildood
+import sys, numpy as np, torch, wildood
 x = np.random.default_rng(0).normal(size=(250, 3)).astype("float32")
 y = (x[:, 0] > 0).astype(int)
 model = torch.nn.Linear(3, 2)
 model.weight.data = torch.tensor([[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])    # right on all of them
 model.bias.data.zero_()
-wildood.fit(model, (x[:100], y[:100]), x[200:], (x[100:200], y[100:200]), verbose={verbose},
-            schedule=wildood.Schedule(epochs=2, batch=32))
+for verbose in (True, False):
+    wildood.fit(model, (x[:100], y[:100]), x[200:], (x[100:200], y[100:200]), verbose=verbose,
+                schedule=wildood.Schedule(epochs=2, batch=32))
+    print("----", file=sys.stderr)
 """
 
 
-def run_program(*, verbose: bool) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(verbose=verbose)], capture_output=True, text=True, check=True
-    )
-
-
-def test_plain_lines_on_standard_error_when_it_is_not_a_terminal():
-    done = run_program(verbose=True)
-    lines = done.stderr.splitlines()
+@pytest.mark.slow
+def test_plain_lines_on_standard_error_when_it_is_not_a_terminal_and_without_verbose_only_warnings():
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    verbose, quiet = (text.splitlines() for text in done.stderr.split("----\n")[:2])
     assert done.stdout == ""
-    assert [line.split("  ")[0] for line in lines[:2]] == ["epoch 1/2", "epoch 2/2"]
-    assert lines[-1].startswith("threshold ")
+    assert [line.split("  ")[0] for line in verbose[:2]] == ["epoch 1/2", "epoch 2/2"]
+    assert verbose[-1].startswith("threshold ")
     assert "\x1b" not in done.stderr
-
-
-def test_verbose_false_shows_warnings_and_no_progress():
-    done = run_program(verbose=False)
-    assert done.stdout == ""
-    assert [line.split(":")[0].split(" in ")[0] for line in done.stderr.splitlines()] == [
+    assert [line.split(":")[0].split(" in ")[0] for line in quiet] == [
         "training was not shown to help",
         "nothing unknown was shown",
     ]
@@ -259,3 +240,32 @@ def test_a_holdout_that_is_too_small_to_be_divided_is_refused_only_if_it_must_be
     with pytest.raises(wildood.InputError, match=r"15 examples in each half .* or a fixed setting of the score"):
         wildood.fit(classifier, **given, method=wildood.Godin(), run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+class NobodyReads:
+    """Standard error whose reader has gone."""
+
+    def write(self, _text):
+        raise BrokenPipeError
+
+    def flush(self):
+        raise BrokenPipeError
+
+    def isatty(self):
+        return False
+
+
+def test_training_goes_on_where_nobody_reads_its_lines(toy, trained, schedule, monkeypatch):
+    data = toy.labelled, toy.wild, toy.holdout
+    expected = wildood.fit(trained(), *data, schedule=schedule, verbose=False)
+    monkeypatch.setattr("sys.stderr", NobodyReads())
+    found = wildood.fit(trained(), *data, schedule=schedule)
+    assert found.threshold == expected.threshold
+
+
+def test_line_on_the_kept_epoch_says_by_how_many_examples(toy, trained, schedule, caplog):
+    caplog.set_level("INFO", "wildood")
+    unknown = np.random.default_rng(0).normal(5, 0.5, (40, 2)).astype(np.float32)  # of which the start accepts most
+    wild = np.concatenate([toy.wild, toy.test[0][:160], unknown, unknown + 0.1])
+    wildood.fit(trained(), toy.labelled, wild, toy.holdout, schedule=wildood.Schedule(steps=60, batch=64))
+    assert " % of 170 examples set aside" in caplog.text

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from wildood.data import fingerprint as leaks
-from wildood.data.fingerprint import Content, Overlap
+from wildood.data import fingerprint
+from wildood.data.fingerprint import ExampleHashes, Overlap
 from wildood.data.sources import ArraySource, DatasetSource, Part
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (50, 4, 4, 3), dtype=np.uint8)
@@ -26,18 +26,18 @@ class Rows(Dataset):
 
 
 def dataset(data):
-    return Content(DatasetSource(data, labelled=False, name="x"))
+    return ExampleHashes(DatasetSource(data, labelled=False, name="x"))
 
 
 def array(rows):
-    return Content(ArraySource(rows))
+    return ExampleHashes(ArraySource(rows))
 
 
 def test_examples_are_equal_when_every_byte_is():
     changed = IMAGES.copy()
     changed[7, 3, 3, 2] ^= 128
     changed[9, 0, 0, 0] ^= 1
-    same = array(IMAGES).hashes() == array(changed).hashes()
+    same = array(IMAGES).values() == array(changed).values()
     assert np.flatnonzero(~same).tolist() == [7, 9]
 
 
@@ -46,7 +46,7 @@ def test_arrays_tensors_parts_and_memory_maps_agree(tmp_path):
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     kinds = [ArraySource(torch.from_numpy(IMAGES)), ArraySource(mapped), Part(ArraySource(IMAGES), torch.arange(50))]
     for source in kinds:
-        assert Content(source).hashes().tolist() == array(IMAGES).hashes().tolist()
+        assert ExampleHashes(source).values().tolist() == array(IMAGES).values().tolist()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -61,15 +61,15 @@ def test_repeated_examples_are_counted_each():
 
 
 def test_a_source_is_read_in_parts(monkeypatch):
-    monkeypatch.setattr(leaks, "_BYTES_TOGETHER", 100)
+    monkeypatch.setattr(fingerprint, "BLOCK_BYTES", 100)
     assert array(IMAGES[[3, 45]]).overlap(array(IMAGES[:20])).shared == 1
 
 
 def test_a_sample_of_a_large_source_is_random(monkeypatch):
     """Copies of every other example were missed where every other one was looked at."""
-    monkeypatch.setattr(leaks, "LOOKED_AT", 500)
+    monkeypatch.setattr(fingerprint, "ARRAY_SAMPLE", 500)
     large = array(np.arange(1000)[:, None])
-    assert large.looked_at == len(large.hashes()) == 500
+    assert large.count == len(large.values()) == 500
     for first in (0, 1):
         found = array(np.arange(first, 1000, 2)[:, None]).overlap(large)
         assert (found.share_compared, found.is_leak) == (0.5, True)
@@ -125,11 +125,11 @@ def test_copies_in_less_precision_and_negative_zeros_are_found(copy):
 def test_parts_of_a_dataset_keep_their_items():
     whole = DatasetSource(Rows(np.zeros((100, 3)), noise=True), labelled=False, name="x")
     part = Part(whole, torch.arange(90, 100))
-    assert Content(part).overlap(Content(whole)).shared == 10
+    assert ExampleHashes(part).overlap(ExampleHashes(whole)).shared == 10
 
 
 def test_other_datasets_are_read_and_compared_by_content(monkeypatch):
-    monkeypatch.setattr(leaks, "DATASET_LOOKED_AT", 500)
+    monkeypatch.setattr(fingerprint, "DATASET_SAMPLE", 500)
     rows = np.random.default_rng(0).normal(size=(1000, 3)).astype(np.float32)
     found = dataset(Rows(rows[:200])).overlap(dataset(Rows(rows)))
     assert (found.compared, found.share_compared) == (200, 0.5)
