@@ -1,6 +1,5 @@
 """A classifier from scratch: trained, resumed, and left alone where it should be."""
 
-from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from safetensors.torch import load_file, save_file
 import wildood
 from wildood.detect import pretrain as module
 from wildood.models.small import MLP, SmallCNN
-from wildood.train.loop import Training
+from wildood.train import checkpoint
 
 
 def labelled(count, seed=0):
@@ -114,7 +113,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path, monkeypatch):
     torch.manual_seed(0)
     net = SmallCNN(channels=1, classes=3, width=4, hidden=8)
     whole = wildood.pretrain(net, **given)
-    monkeypatch.setattr(module, "Training", partial(Training, checkpoint_seconds=0.0))
+    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
     steps = []
 
     def killed(row):
