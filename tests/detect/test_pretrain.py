@@ -1,6 +1,5 @@
 """A classifier from scratch: trained, resumed, and left alone where it should be."""
 
-
 import numpy as np
 import pytest
 import torch

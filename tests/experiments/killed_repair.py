@@ -8,7 +8,7 @@ from pathlib import Path
 from wildood.experiments import store
 from wildood.experiments.experiment import Experiment
 
-store.write_atomically = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-experiment = Experiment("digits", ("digits",), method="energy")
-with store.RunStore(Path(sys.argv[1])).claimed(experiment):
-    pass
+if __name__ == "__main__":
+    store.write_atomically = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    with store.RunStore(Path(sys.argv[1])).claimed(Experiment("digits", ("digits",), method="energy")):
+        pass

@@ -226,7 +226,10 @@ X = np.random.default_rng(0).normal(size=(90, 2)).astype("f")
 
 @pytest.fixture
 def linear():
-    return wildood.posthoc(torch.nn.Linear(2, 3), wildood.EnergyScore(), holdout=X[:40], alpha=0.1)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = torch.nn.Linear(2, 3)
+    return wildood.posthoc(model, wildood.EnergyScore(), holdout=X[:40], alpha=0.1)
 
 
 def test_answers_are_the_detectors_own_by_class_and_at_infinity(linear):

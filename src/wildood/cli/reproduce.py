@@ -1,4 +1,4 @@
-"""`wildood reproduce`: the paper's experiments by name; what is done is kept, what was cut off goes on."""
+"""`wildood reproduce`: the paper's experiments by name; finished runs are kept, interrupted ones resume."""
 
 import sys
 from collections.abc import Sequence
@@ -81,7 +81,7 @@ def run(words: Sequence[str]) -> int:
         check_number(options.gpus, "--gpus", "a number from 0 on, such as 0.5", least=0)
     if options.runs.exists() and not options.runs.is_dir():
         raise InputError(f"--runs {options.runs} is a file: give a directory, which need not be there yet")
-    _refuse_other_way(options)
+    _check_ray_options(options)
     register(options.method)
     experiments = only(add_own_methods(_experiments(options), options.method), options.only)
     if options.start is not None:
@@ -108,7 +108,7 @@ def run(words: Sequence[str]) -> int:
         ended = _run(experiments, store, options, workers, planned)
     failed = [each for each in ended if isinstance(each, Failure)]
     for failure in failed:
-        sys.stderr.write(f"wildood: failed: {_named(failure.experiment)}: {failure.error}\n")
+        sys.stderr.write(f"wildood: failed: {_run_text(failure.experiment)}: {failure.error}\n")
     if failed:
         sys.stderr.write(f"wildood: {len(failed)} of {len(ended)} runs failed; called again, they are tried again\n")
     if ended:
@@ -122,20 +122,20 @@ def _run(
     done = planned.done
     with progress_bar(planned.runs, done, "running", "runs") as bar:
 
-        def told(ended: Result | Failure) -> None:
+        def on_end(ended: Result | Failure) -> None:
             nonlocal done
             done += 1
             bar.at(done)
-            logger.info("%s  %s", _named(ended.experiment), _said(ended))
+            logger.info("%s  %s", _run_text(ended.experiment), _outcome_text(ended))
 
         if options.ray is None:
-            return run_all(experiments, store, options.data_root, workers, told, options.method)
+            return run_all(experiments, store, options.data_root, workers, on_end, options.method)
         share = (options.cpus or 1, options.gpus or 0.0)
-        return run_on_ray(experiments, store, options.data_root, options.ray, told, *share, own=options.method)
+        return run_on_ray(experiments, store, options.data_root, options.ray, on_end, *share, own=options.method)
 
 
 def _experiments(options: ReproduceOptions) -> list[Experiment]:
-    """Those of a name, or of a TOML file, or of all such files in a directory."""
+    """The experiments of a grid, of a TOML file, or of all such files in a directory."""
     path = Path(options.name)
     if options.name in GRIDS or not (path.suffix == ".toml" or path.is_dir()):
         return grid(options.name, options.seeds, options.protocol)
@@ -156,12 +156,12 @@ def _experiments(options: ReproduceOptions) -> list[Experiment]:
     return [replace(each, seed=seed) for seed in range(options.seeds) for each in found]
 
 
-def _named(experiment: Experiment) -> str:
+def _run_text(experiment: Experiment) -> str:
     wild = "" if experiment.wild is None else f"  {_set(experiment.wild)} at pi = {experiment.pi:g}"
     return f"seed {experiment.seed}  {experiment.method}{wild}"
 
 
-def _said(ended: Result | Failure) -> str:
+def _outcome_text(ended: Result | Failure) -> str:
     if isinstance(ended, Failure):
         return f"failed: {ended.error}"
     fpr = ", ".join(f"{_set(name)} {100 * found.fpr95:.1f}" for name, found in ended.tests.items())
@@ -172,7 +172,7 @@ def _set(name: str) -> str:
     return name.removesuffix(".npz")
 
 
-def _refuse_other_way(options: ReproduceOptions) -> None:
+def _check_ray_options(options: ReproduceOptions) -> None:
     for name in ("cpus", "gpus"):
         if options.ray is None and getattr(options, name) is not None:
             raise InputError(f"--{name} is for runs on Ray: give --ray local or --ray ADDRESS, too")
@@ -209,15 +209,16 @@ def _print(planned: Plan, name: str, workers: int) -> None:
     console.print(f"{name}{what}\nprotocol {planned.rows[0].experiment.protocol}", markup=False)
     console.print(table)
     starts, left = len(planned.starts), planned.runs - planned.done
-    said = f"{_count(planned.runs, 'run')}, {planned.done} done"
-    said += f", {_count(starts, 'starting classifier')} to train first" if starts else ""
-    said += f"; about {duration(planned.seconds_left(workers))} left" if left else ""
-    said += f" with {min(workers, left)} at a time, by measured steps" if left else ""
-    console.print(said, markup=False)
+    summary = f"{_count(planned.runs, 'run')}, {planned.done} done"
+    summary += f", {_count(starts, 'starting classifier')} to train first" if starts else ""
+    if left:
+        seconds = duration(planned.seconds_left(workers))
+        summary += f"; about {seconds} left with {min(workers, left)} at a time, by measured steps"
+    console.print(summary, markup=False)
 
 
 def _print_missing(names: Sequence[str]) -> None:
-    """What the runs would be refused for."""
+    """Name the missing data, without which nothing is run."""
     if names:
         sets = [name for name in names if name in SETS]
         get = f"; wildood data get {' '.join(sets)} gets the sets, or says how" if sets else ""

@@ -28,13 +28,13 @@ Verdict = Literal["no promise", "cannot be told", "holds unless", "holds", "not 
 
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """What a detector says of examples.
+    """The decisions of a detector on some examples.
 
     Attributes:
         scores: higher = more OOD.
-        classes: what the classifier says, even of rejected examples.
-        rejected: which of them are rejected.
-        margins: the score less the threshold that it meets, that of its class if each has one; above 0 it is rejected.
+        classes: the predicted classes, of rejected examples too.
+        rejected: which examples are rejected.
+        margins: the score less the threshold, that of the predicted class if each has one; above 0 it is rejected.
     """
 
     scores: Floats
@@ -44,41 +44,45 @@ class Decisions:
 
     @classmethod
     def of(cls, detector: Detector, scores: npt.NDArray[Any], classes: npt.NDArray[np.int64]) -> "Decisions":
-        """What follows from scores and predicted classes, at the detector's threshold.
+        """The decisions on examples with these scores and predicted classes, at the detector's threshold.
 
         >>> import wildood
         >>> detector = wildood.posthoc(torch.nn.Linear(1, 2), wildood.EnergyScore(), holdout=np.zeros((19, 1), dtype="f"))
         >>> detector.threshold = 2.0
-        >>> found = Decisions.of(detector, np.array([1.5, 2.0, 4.0]), np.array([0, 1, 0]))
-        >>> found.rejected, found.margins
+        >>> decisions = Decisions.of(detector, np.array([1.5, 2.0, 4.0]), np.array([0, 1, 0]))
+        >>> decisions.rejected, decisions.margins
         (array([False, False,  True]), array([-0.5,  0. ,  2. ]))
         """
-        return Decisions(*_decided(detector, scores, classes))
+        each = detector.class_thresholds
+        threshold = np.asarray(detector.threshold if each is None else each[classes], dtype=np.float64)
+        with np.errstate(invalid="ignore"):  # the difference of two infinities
+            margins = np.where(np.isfinite(scores), scores.astype(np.float64) - threshold, np.inf)
+        return Decisions(scores.astype(np.float64), classes, ~detector.accepts(scores, classes), margins)
 
     @property
     def accepted(self) -> Mask:
-        """Which of them are not rejected."""
+        """Which examples are accepted."""
         return ~self.rejected
 
     @property
     def mistakes_if_ood(self) -> npt.NDArray[np.intp]:
-        """The accepted examples, the most confident first."""
-        return _where(self.accepted, self.scores)
+        """The indices of the accepted examples, the most confident first."""
+        return _ordered(self.accepted, self.scores)
 
     @property
     def mistakes_if_id(self) -> npt.NDArray[np.intp]:
-        """The rejected examples, the most confident first."""
-        return _where(self.rejected, -self.scores)
+        """The indices of the rejected examples, the most confident first."""
+        return _ordered(self.rejected, -self.scores)
 
 
 @dataclass(frozen=True, eq=False)
 class SetDecisions(Decisions):
-    """What a detector says of a whole set of examples.
+    """The decisions of a detector on a whole set.
 
     Attributes:
         name: of the set.
         images: the examples, with labels where there are any.
-        role_of: what the whole set was to the detector before (`wildood.data.fingerprint`); empty if it was nothing.
+        role_of: the role that this very set had in making the detector (`wildood.data.fingerprint`); empty if none.
     """
 
     name: str
@@ -87,13 +91,13 @@ class SetDecisions(Decisions):
 
     @classmethod
     def asked(cls, detector: Detector, name: str, images: Images) -> "SetDecisions":
-        """Ask the detector; what it cannot take is refused with the name of the set.
+        """Apply the detector to a set; an error names the set.
 
         >>> import wildood
         >>> x = np.random.default_rng(0).normal(size=(30, 2)).astype("float32")
         >>> detector = wildood.posthoc(torch.nn.Linear(2, 3), wildood.EnergyScore(), holdout=x, alpha=0.1)
-        >>> found = SetDecisions.asked(detector, "test", Images(x))
-        >>> int(found.accepted.sum()), found.role_of
+        >>> decisions = SetDecisions.asked(detector, "test", Images(x))
+        >>> int(decisions.accepted.sum()), decisions.role_of
         (28, 'threshold')
         """
         try:
@@ -103,41 +107,31 @@ class SetDecisions(Decisions):
                 labelled_source(images, name)
                 outputs = detector.predict_proba(images.examples[:1]).shape[1]
                 check_labels(torch.as_tensor(np.asarray(images.labels)), name, outputs)
-            decided = _decided(detector, *detector.score_and_classify(images))
+            decisions = Decisions.of(detector, *detector.score_and_classify(images))
         except InputError as error:
-            said = str(error).removeprefix("x: ")
-            raise InputError(said if said.startswith(name) else f"{name}: {said}") from error
-        return cls(*decided, name, images, role_of(detector.record, images))
+            message = str(error).removeprefix("x: ")
+            raise InputError(message if message.startswith(name) else f"{name}: {message}") from error
+        return cls(**vars(decisions), name=name, images=images, role_of=role_of(detector.record, images))
 
 
-def _decided(
-    detector: Detector, scores: npt.NDArray[Any], classes: npt.NDArray[np.int64]
-) -> tuple[Floats, npt.NDArray[np.int64], Mask, Floats]:
-    each = detector.class_thresholds
-    threshold = np.asarray(detector.threshold if each is None else each[classes], dtype=np.float64)
-    with np.errstate(invalid="ignore"):  # the difference of two infinities
-        margins = np.where(np.isfinite(scores), scores.astype(np.float64) - threshold, np.inf)
-    return scores.astype(np.float64), classes, ~detector.accepts(scores, classes), margins
-
-
-def _where(mask: Mask, order: Floats) -> npt.NDArray[np.intp]:
-    """The numbers of the examples where the mask is true, in this order; equal ones in their own."""
+def _ordered(mask: Mask, order: Floats) -> npt.NDArray[np.intp]:
+    """The indices where the mask is true, sorted by `order`; ties keep their order."""
     numbers = np.flatnonzero(mask)
     return numbers[np.argsort(order[numbers], kind="stable")]
 
 
 @dataclass(frozen=True)
 class PromiseCheck:
-    """What can be said about the promised false-alarm rate.
+    """Whether a promised false-alarm rate still holds.
 
     Attributes:
-        verdict: in a word or two: "broken" if the rate on known ID examples is above it, and the luck of the holdout's
-            draw does not explain that; "above" if it might.
-        says: in a sentence.
+        verdict: in a word or two: "broken" if the rate on known ID examples is above the promise and the luck of the
+            holdout's draw does not explain that; "above" if it might.
+        says: the verdict in a sentence.
         rate: of false alarms, measured on examples known to be ID.
         by_luck: the p-value of the hypothesis that these examples are drawn like the holdout.
-        unless_above: "holds unless" more than this share of the traffic is unknown.
-        worst_class: of a promise by class, the number of the predicted class that speaks most against it.
+        unless_above: for "holds unless", the share of unknown traffic up to which the promise holds.
+        worst_class: of a promise by class, the predicted class with the strongest evidence against it.
     """
 
     verdict: Verdict
@@ -149,14 +143,14 @@ class PromiseCheck:
 
 
 def check_on_known(detector: Detector, known: Decisions, confidence: float, role_of: str = "") -> PromiseCheck:
-    """Compare the rate on ID examples that nothing has trained on with the one that was promised.
+    """Compare the rate on ID examples that nothing has trained on with the promised one.
 
-    Given the threshold, the number of false alarms is binomial. But a threshold from few examples may lie too low by
-    the luck of their draw, which a promise "on average over holdouts" allows for, by class as well: it looks broken only
-    if that is no excuse. Where it is kept, it looks broken in at most 1 - confidence of all draws.
+    Given the threshold, the number of false alarms is binomial. But a threshold from few examples may be too low by the
+    luck of their draw, which a promise "on average over holdouts" allows. The promise is called broken only if luck does
+    not explain the rate; a promise that is kept is called broken in at most 1 - confidence of all draws.
 
-    A promise by class is judged by what it is about, the rate among the examples of each predicted class: the limits of
-    k classes have 1 - (1 - confidence) / k each. Examples that the detector was made from (`role_of`) say nothing of it.
+    A promise by class is judged by the rate in each predicted class; with k classes, each interval has the confidence
+    1 - (1 - confidence) / k. Examples that had a role in making the detector (`role_of`) are no evidence.
 
     >>> import torch, wildood
     >>> detector = wildood.posthoc(torch.nn.Linear(1, 2), wildood.EnergyScore(), holdout=np.zeros((19, 1), dtype="f"))
@@ -182,35 +176,35 @@ def check_on_known(detector: Detector, known: Decisions, confidence: float, role
     low = max(each.low for each in (rate, *rates))  # what holds in each class holds over all of them
     word = f"promise of {_most(promise)}" if promise.unseen else f"aim of {_most(promise)} (no promise)"
     luck = by_luck(detector, known) if promise.unseen else None
-    found = partial(PromiseCheck, rate=rate, by_luck=luck, worst_class=worst)
+    verdict = partial(PromiseCheck, rate=rate, by_luck=luck, worst_class=worst)
     if high <= promise.alpha:
-        return found("holds", f"{measured}: the {word} holds")
+        return verdict("holds", f"{measured}: the {word} holds")
     if low <= promise.alpha < value:
         says = f"{measured}: above the {word}, but not by more than so few examples may show by chance"
-        return found("not contradicted", says)
+        return verdict("not contradicted", says)
     if low <= promise.alpha:
-        return found("not contradicted", f"{measured}: nothing speaks against the {word}")
+        return verdict("not contradicted", f"{measured}: nothing speaks against the {word}")
     if luck is None:
-        return found("above", f"{measured}: the {word} is missed: calibrate on examples that the classifier has not seen")
+        return verdict("above", f"{measured}: the {word} is missed: calibrate on examples that the classifier has not seen")
     if luck <= 1 - confidence:
         says = (
             f"{measured}: the {word} looks broken; ID data is no longer like the {promise.examples} holdout examples (p = "
             f"{luck:.2g}): calibrate on newer ones"
         )
-        return found("broken", says)
+        return verdict("broken", says)
     says = (
         f"{measured}: more than the {word}, but the luck of drawing {promise.examples} holdout examples may explain it (p = "
         f"{luck:.2g}): calibrate on more of them"
     )
-    return found("above", says)
+    return verdict("above", says)
 
 
 def check_on_traffic(promise: Promise | None, rejected: Share | None, confidence: float) -> PromiseCheck:
-    """What unlabelled traffic alone says of the promise, if it may speak at all.
+    """Check the promise on unlabelled traffic alone.
 
-    If a share pi of it is OOD, P(rejected) >= (1 - pi) P(false alarm): with U the upper limit of the share rejected, the
-    false-alarm rate is at most U / (1 - pi), and at most alpha as long as pi <= 1 - U / alpha. Nothing follows from more
-    rejections than alpha: they may all be OOD. The confidence is that of the limits.
+    If a share pi of the traffic is OOD, P(rejected) >= (1 - pi) P(false alarm): with U the upper limit of the share
+    rejected, the false-alarm rate is at most U / (1 - pi), and at most alpha as long as pi <= 1 - U / alpha. Nothing
+    follows from more rejections than alpha: they may all be OOD. The confidence is that of the limits.
 
     >>> rejected = Share.of((60, 4000), confidence=0.95)
     >>> print(check_on_traffic(Promise(alpha=0.05, examples=500, unseen=True), rejected, confidence=0.95).says)
@@ -218,7 +212,7 @@ def check_on_traffic(promise: Promise | None, rejected: Share | None, confidence
     """
     if promise is None or not promise.unseen:
         return PromiseCheck("no promise", "nothing was promised: the threshold does not rest on unseen examples")
-    # A rate over all classes is all that unlabelled traffic speaks of.
+    # Unlabelled traffic tells the rate over all classes only.
     most = f"the promise of {_most(replace(promise, by_class=False))}" + (" over all classes" if promise.by_class else "")
     if rejected is not None and rejected.high <= promise.alpha:
         unless = 1 - rejected.high / promise.alpha
@@ -243,22 +237,22 @@ def by_luck(detector: Detector, known: Decisions) -> float:
     >>> by_luck(detector, known)  # 2 / 21: the largest of all is one of these two
     0.0952...
     """
-    held, each = detector.holdout_scores, detector.class_thresholds
-    assert held is not None  # noqa: S101 - there is no promise without them
-    groups = [(detector.threshold, held, known.scores)]
+    holdout, each = detector.holdout_scores, detector.class_thresholds
+    assert holdout is not None  # noqa: S101 - there is no promise without them
+    groups = [(detector.threshold, holdout, known.scores)]
     if each is not None:
         groups = [
-            (float(threshold), held[detector.holdout_classes == number], known.scores[known.classes == number])
+            (float(threshold), holdout[detector.holdout_classes == number], known.scores[known.classes == number])
             for number, threshold in enumerate(each)
         ]
     return min(1.0, len(groups) * min(_tail(*group) for group in groups))
 
 
 def _by_class(known: Decisions, confidence: float) -> tuple[int, list[Share]]:
-    """The predicted class that speaks most against the promise, and the rate of each, that of this one first."""
+    """The predicted class with the strongest evidence against the promise, and the rate of each class, its rate first."""
     classes = np.unique(known.classes)
-    surely = 1 - (1 - confidence) / len(classes)
-    shares = [(int(number), Share.of(known.rejected[known.classes == number], surely)) for number in classes]
+    confidence = 1 - (1 - confidence) / len(classes)
+    shares = [(int(number), Share.of(known.rejected[known.classes == number], confidence)) for number in classes]
     shares.sort(key=lambda one: (-one[1].low, -one[1].value))
     return shares[0][0], [share for _, share in shares]
 
@@ -272,10 +266,10 @@ def _most(promise: Promise) -> str:
     return f"at most {100 * promise.alpha:g} %" + (" in each predicted class" if promise.by_class else "")
 
 
-def _tail(threshold: float, held: npt.NDArray[Any], fresh: npt.NDArray[Any]) -> float:
+def _tail(threshold: float, holdout: npt.NDArray[Any], fresh: npt.NDArray[Any]) -> float:
     # With ties the rank that was fixed may be higher; a lower one gives a larger p-value.
-    rank, accepted = min(int(np.sum(held < threshold)) + 1, len(held)), int(np.sum(fresh <= threshold))
-    return hypergeometric_tail(rank, marked=len(held), drawn=rank + accepted, population=len(held) + len(fresh))
+    rank, accepted = min(int(np.sum(holdout < threshold)) + 1, len(holdout)), int(np.sum(fresh <= threshold))
+    return hypergeometric_tail(rank, marked=len(holdout), drawn=rank + accepted, population=len(holdout) + len(fresh))
 
 
 @dataclass(frozen=True)
@@ -300,7 +294,7 @@ class OodResult:
         aupr_out: the average precision with OOD as the positive class.
         caught: the share of it that is rejected at the deployed threshold.
         also_in_id: how many of its examples are in the ID set, too.
-        role_of: what this very set was to the detector before; empty if it was nothing.
+        role_of: the role that this very set had in making the detector; empty if none.
     """
 
     name: str
@@ -338,7 +332,7 @@ class IdResult:
         classes_are: the labels; or what the classifier predicts where there are none, or where a rate is promised for each
             predicted class.
         false_alarms_by_class: for each class that has examples, by its number.
-        role_of: what this very set was to the detector before; empty if it was nothing.
+        role_of: the role that this very set had in making the detector; empty if none.
         unmatched_names: whether the classes have names here but none in the detector, so that their order numbers them.
     """
 
@@ -365,7 +359,7 @@ class Evaluation:
 
 
 class Measured(NamedTuple):
-    """A detector, what it answered, the numbers, what they say of its promise, and the names of its classes."""
+    """A detector, its decisions, the evaluation, the check of its promise, and the names of its classes."""
 
     detector: Detector
     known: SetDecisions
@@ -380,8 +374,7 @@ def measure(
 ) -> Measured:
     """`evaluate`, with all that a report of it needs.
 
-    >>> import torch, wildood
-    >>> from wildood.data.images import Images
+    >>> import wildood
     >>> x = np.random.default_rng(0).normal(size=(60, 2)).astype("float32")
     >>> detector = wildood.posthoc(torch.nn.Linear(2, 3), wildood.EnergyScore(), holdout=x[:30], alpha=0.1)
     >>> known, far = (SetDecisions.asked(detector, name, Images(some)) for name, some in (("a", x[30:]), ("b", x[:9] - 9)))
@@ -390,9 +383,9 @@ def measure(
     """
     promise = check_on_known(detector, known, CONFIDENCE, known.role_of)
     by_class = detector.promise is not None and detector.promise.by_class
-    found = evaluate(known, unknown, resamples, seed, by_predicted=by_class)
+    evaluation = evaluate(known, unknown, resamples, seed, by_predicted=by_class)
     unmatched = bool(known.images.classes) and not detector.record.get("classes")
-    evaluation = replace(found, id=replace(found.id, unmatched_names=unmatched))
+    evaluation = replace(evaluation, id=replace(evaluation.id, unmatched_names=unmatched))
     return Measured(detector, known, unknown, evaluation, promise, class_names(detector, known))
 
 
@@ -404,35 +397,33 @@ def evaluate(
     *,
     by_predicted: bool = False,
 ) -> Evaluation:
-    """Measure what a detector answered; the seed is that of the bootstrap.
+    """The metrics of decisions on an ID set and several OOD sets, with intervals from a bootstrap with this seed.
 
-    False alarms are told by true class where there are labels, unless `by_predicted`.
+    False alarms are counted by true class where there are labels, unless `by_predicted`.
 
-    >>> import torch, wildood
-    >>> from wildood.data.images import Images
-    >>> rng = np.random.default_rng(0)
-    >>> x, far = rng.normal(size=(60, 2)).astype("float32"), rng.normal(size=(20, 2)).astype("float32") - 9
+    >>> import wildood
+    >>> x = np.random.default_rng(0).normal(size=(60, 2)).astype("float32")
     >>> detector = wildood.posthoc(torch.nn.Linear(2, 3), wildood.EnergyScore(), holdout=x[:30], alpha=0.1)
-    >>> given = [SetDecisions.asked(detector, "a", Images(x[30:])), SetDecisions.asked(detector, "b", Images(far))]
-    >>> evaluate(given[0], given[1:]).ood[0].caught.examples
-    20
+    >>> known, far = (SetDecisions.asked(detector, name, Images(some)) for name, some in (("a", x[30:]), ("b", x[:9] - 9)))
+    >>> evaluate(known, [far]).ood[0].caught.examples
+    9
     """
-    drawn = resample(known.scores, [answers.scores for answers in unknown], resamples=resamples, seed=seed)
-    metrics = [all_metrics(known.scores, answers.scores) for answers in unknown]
-    accepted = [_accepted_at_95(found, len(answers.scores)) for found, answers in zip(metrics, unknown, strict=True)]
+    drawn = resample(known.scores, [each.scores for each in unknown], resamples=resamples, seed=seed)
+    metrics = [all_metrics(known.scores, each.scores) for each in unknown]
+    accepted = [_accepted_at_95(found, len(each.scores)) for found, each in zip(metrics, unknown, strict=True)]
     ood = [
         OodResult(
-            name=answers.name,
-            examples=len(answers.scores),
+            name=each.name,
+            examples=len(each.scores),
             fpr95=Estimate(found.fpr_at_tpr, *fpr_interval(drawn.fpr95[:, [number]], [accepted[number]], CONFIDENCE)),
             auroc=_estimate(found.auroc, drawn.auroc[:, number]),
             aupr_in=found.aupr_in,
             aupr_out=found.aupr_out,
-            caught=_share(answers.rejected),
-            also_in_id=ExampleHashes(answers.images).overlap(ExampleHashes(known.images)).shared,
-            role_of=answers.role_of,
+            caught=_share(each.rejected),
+            also_in_id=ExampleHashes(each.images).overlap(ExampleHashes(known.images)).shared,
+            role_of=each.role_of,
         )
-        for number, (answers, found) in enumerate(zip(unknown, metrics, strict=True))
+        for number, (each, found) in enumerate(zip(unknown, metrics, strict=True))
     ]
     average = Average(
         fpr95=Estimate(_mean(metrics, "fpr_at_tpr"), *fpr_interval(drawn.fpr95, accepted, CONFIDENCE)),

@@ -81,8 +81,8 @@ def is_toml_value(value: object) -> bool:
 class Experiment:
     """One run: a cell of a table and a seed.
 
-    Settings that are not given are the method's own, as published where the protocol is; they are filled in, so that a run
-    keeps its name only as long as all that decides its outcome stays the same.
+    Settings that are left out are filled in with the method's defaults, or with the published ones where the protocol is
+    as published: a new default gives a run another name.
 
     Attributes:
         id: the ID set: a named one such as `cifar10`, `digits`, or a file below the data root with the arrays
@@ -98,8 +98,8 @@ class Experiment:
         mean: of each channel, as the network takes its input.
         std: of each channel.
         start: the starting classifier: trained on the "labelled" part, on "all" of the ID training set, a file of
-            weights below the data root, or "sha256:..." for weights that are kept with the runs (of both is assumed that
-            they have seen all of the ID training set).
+            weights below the data root, or "sha256:..." for weights in the run directory. Weights from a file are assumed
+            to have seen all of the ID training set.
         pretraining: the schedule of the starting classifier, where it is to be trained.
         protocol: "honest": no test example and no OOD label chooses anything; "as_published": the released protocol.
         keep: which epoch an honest run keeps: the "last", so that a row is its method, or the "best", as `fit` does, which
@@ -133,17 +133,17 @@ class Experiment:
         for name in ("test", "mean", "std"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         object.__setattr__(self, "pi", float(self.pi))  # 1 and 1.0 are one experiment
-        made = self.recipe()
-        if self.wild is None and not isinstance(made, Score) and made.uses_wild:
+        recipe = self.recipe()
+        if self.wild is None and not isinstance(recipe, Score) and recipe.uses_wild:
             raise InputError(f"{self.method} trains on wild data: give the experiment wild= and pi=")
-        settings = made.settings if isinstance(made, Score) else asdict(made)  # type: ignore[call-overload]
-        object.__setattr__(self, "settings", {name: _like_default(made, name, value) for name, value in settings.items()})
-        if isinstance(made, Score):
+        settings = recipe.settings if isinstance(recipe, Score) else asdict(recipe)  # type: ignore[call-overload]
+        object.__setattr__(self, "settings", {name: _like_default(recipe, name, value) for name, value in settings.items()})
+        if isinstance(recipe, Score):
             object.__setattr__(self, "schedule", None)
         elif self.schedule is None:
-            object.__setattr__(self, "schedule", self._schedule(made))
+            object.__setattr__(self, "schedule", self._schedule(recipe))
         else:
-            check_rounds(self.schedule, looks=made.uses_wild and self.keep == "best" and self.protocol == "honest")
+            check_rounds(self.schedule, looks=recipe.uses_wild and self.keep == "best" and self.protocol == "honest")
         if self.start not in {"labelled", "all"}:
             object.__setattr__(self, "pretraining", None)
         elif self.pretraining is None:
@@ -183,7 +183,7 @@ class Experiment:
                 raise InputError(f"an experiment's {name} is {getattr(self, name)!r}: give a Schedule, or leave it out")
 
     def _check_values(self) -> None:
-        """Refuse what its file could not hold: a run whose file cannot be read could not be told from a damaged one."""
+        """Raise an error for values that its file could not hold."""
         for name, value in self.as_dict().items():
             values = {f"{name} {key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
             for what, each in values.items():
@@ -240,7 +240,7 @@ class Experiment:
         return self.protocol == "as_published" and ":" not in self.method
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain data that JSON and TOML can both hold: without what is None, except for settings."""
+        """As plain data for JSON and TOML; fields that are None are left out, except in settings."""
         content = asdict(self)
         content["settings"] = {key: NONE if value is None else value for key, value in self.settings.items()}
         return _plain(content)
@@ -256,7 +256,7 @@ class Experiment:
 
     @classmethod
     def from_toml(cls, text: str) -> Self:
-        r"""From a file; what it does not know is refused.
+        r"""From a file; an unknown key is an error.
 
         >>> Experiment.from_toml('id = "cifar10"\ntest = ["svhn"]\nmethod = "energy"\nwind = 3')
         Traceback (most recent call last):
@@ -295,14 +295,14 @@ def _refuse_unknown(content: Mapping[str, Any], cls: type, what: str) -> None:
         raise InputError(f"{what} has no {unknown!r}: it has {', '.join(known)}")
 
 
-def _like_default(made: Method | Score, name: str, value: Any) -> Any:
-    """A whole number where the setting is one with a point: 1 and 1.0 are one experiment."""
-    is_float = any(setting.name == name and setting.type in {float, float | None} for setting in _fields(made))
+def _like_default(recipe: Method | Score, name: str, value: Any) -> Any:
+    """An integer as a float where the setting is one: 1 and 1.0 are one experiment."""
+    is_float = any(setting.name == name and setting.type in {float, float | None} for setting in _fields(recipe))
     return float(value) if is_float and isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _fields(made: Method | Score) -> tuple[Field[Any], ...]:
-    return () if isinstance(made, Score) else fields(made)  # type: ignore[arg-type]
+def _fields(recipe: Method | Score) -> tuple[Field[Any], ...]:
+    return () if isinstance(recipe, Score) else fields(recipe)  # type: ignore[arg-type]
 
 
 def _plain(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -121,7 +121,7 @@ def _stationary(id_set: str, protocol: Protocol, seed: int) -> Iterable[Experime
 
 
 def _effect_of_pi(id_set: str, protocol: Protocol, seed: int) -> Iterable[Experiment]:
-    """Tables 2 and A2, with the WOODS-alt that the paper only speaks of."""
+    """Tables 2 and A2, with WOODS-alt, which the paper mentions without numbers."""
     published = protocol == "as_published"
     common: dict[str, Any] = {"start": "all" if published else "labelled", "protocol": protocol, "seed": seed}
     schedule = Schedule.as_published("non-stationary") if published else None

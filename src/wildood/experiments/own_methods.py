@@ -1,4 +1,4 @@
-"""A method or score of the user's own in an experiment: named module:Class by the user, never because a file says so."""
+"""Methods and scores of the user's own: imported only if the user names module:Class, never because a file does."""
 
 import os
 import sys
@@ -22,9 +22,9 @@ _Own = TypeVar("_Own")
 
 
 def register(names: Sequence[str]) -> None:
-    """Let experiments name these classes, which are found where the user is, as `python -m` would find them.
+    """Let experiments name these classes, which are imported from the working directory or the environment.
 
-    A class that lacks what a method or a score must have is refused here, before anything runs.
+    A class that does not keep the contract of a method or a score is an error, before anything runs.
 
     >>> register(["os:sep"])
     Traceback (most recent call last):
@@ -71,42 +71,43 @@ def _check_method(cls: Any) -> None:
     # That of a class above it would not know the fields of this one.
     if "__dataclass_fields__" not in vars(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise InputError(f"{cls.__name__} is no frozen dataclass: write @dataclass(frozen=True) above it ({CONTRACT})")
-    made: Any = _made(cls)
-    if not isinstance(made.schedule(), Schedule):
+    method: Any = _instance(cls)
+    if not isinstance(method.schedule(), Schedule):
         raise InputError(f"schedule() of {cls.__name__} gives no wildood.Schedule: give one ({CONTRACT})")
-    _check_settings(cls, asdict(made))
+    _check_settings(cls, asdict(method))
 
 
 def _check_score(cls: type[Score]) -> None:
     if cls.forward is Score.forward and cls.of is Score.of:
         raise InputError(f"{cls.__name__} lacks forward, which a score needs ({CONTRACT})")
-    made = _made(cls)
-    if not hasattr(made, "settings"):
+    score = _instance(cls)
+    if not hasattr(score, "settings"):
         raise InputError(f"{cls.__name__} has no settings: call super().__init__() with those it has ({CONTRACT})")
     kinds = {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
     taken = [name for name, each in signature(cls).parameters.items() if each.kind not in kinds]
-    lost = [name for name in taken if name not in made.settings]
+    lost = [name for name in taken if name not in score.settings]
     if lost:
-        said = f"{cls.__name__} keeps {', '.join(lost)} to itself, so that runs with other values would have the same name"
-        raise InputError(f"{said}: hand all settings to super().__init__() ({CONTRACT})")
-    _check_settings(cls, made.settings)
+        problem = (
+            f"{cls.__name__} keeps {', '.join(lost)} to itself, so that runs with other values would have the same name"
+        )
+        raise InputError(f"{problem}: hand all settings to super().__init__() ({CONTRACT})")
+    _check_settings(cls, score.settings)
 
 
-def _made(cls: type[_Own], **settings: Any) -> _Own:
-    """One of the class, with the settings that it has by itself unless others are given."""
+def _instance(cls: type[_Own], **settings: Any) -> _Own:
     try:
         return cls(**settings)
     except TypeError as error:
-        said = str(error).partition("__init__() ")[2] or str(error)
+        reason = str(error).partition("__init__() ")[2] or str(error)
         what = f"its settings {settings}" if settings else "no arguments"
         advice = "hand all of them to super().__init__()" if settings else "give every setting a default"
-        raise InputError(f"{cls.__name__} cannot be made with {what} ({said}): {advice} ({CONTRACT})") from error
+        raise InputError(f"{cls.__name__} cannot be made with {what} ({reason}): {advice} ({CONTRACT})") from error
 
 
 def _check_settings(cls: type, settings: Mapping[str, Any]) -> None:
-    """They name a run, and are kept in its file."""
+    """Raise an error for settings that a file cannot hold: they name a run."""
     for name, value in settings.items():
         if value is not None and not is_toml_value(value):
-            said = f"{cls.__name__} has the setting {name} = {value!r}, which is not plain data"
-            raise InputError(f"{said}: give a number, text, None, or a list of numbers or text ({CONTRACT})")
-    _made(cls, **settings)
+            problem = f"{cls.__name__} has the setting {name} = {value!r}, which is not plain data"
+            raise InputError(f"{problem}: give a number, text, None, or a list of numbers or text ({CONTRACT})")
+    _instance(cls, **settings)

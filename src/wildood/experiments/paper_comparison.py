@@ -1,6 +1,6 @@
-"""The paper's published numbers, and results beside them.
+"""The numbers that the paper prints, and ours compared with them.
 
-They are kept as printed. Three things in them do not agree with the rest:
+The paper's numbers are kept as printed. Three things in them do not agree with the rest:
 
 - Table A1: Mahalanobis' average AUROC is printed as 93.34; its five columns give 93.39.
 - Table 1: the bold average AUROC is WOODS-alt's 97.43, but WOODS has 97.45. A bold value elsewhere is the best of its
@@ -17,7 +17,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from wildood.experiments.tables import AVERAGE, Cell, Metric, ResultsTable, TableRow, paper_set
+from wildood.experiments.tables import AVERAGE, Metric, ResultsTable, TableRow, paper_set
+
+PAPER_WILD = "300k"  # in the wild data of the paper's tables 2 and A2
+VALIDATED_TABLES = {"1", "A1"}  # whose FPR95 is measured at the threshold of validation examples
+ERRORS_APART = 2.0  # how many standard errors two numbers may be apart and still be called the same
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,20 @@ def published_numbers() -> tuple[PublishedNumber, ...]:
     650
     """
     text = resources.files("wildood.experiments").joinpath("published.csv").read_text(encoding="utf-8")
-    return tuple(_number(row) for row in csv.DictReader(text.splitlines()))
+    return tuple(
+        PublishedNumber(
+            table=row["table"],
+            id=row["id"],
+            pi=float(row["pi"]) if row["pi"] else None,
+            method=row["method"],
+            set=row["set"],
+            metric=row["metric"],
+            value=float(row["value"]),
+            error=float(row["error"]) if row["error"] else None,
+            bold=row["bold"] == "1",
+        )
+        for row in csv.DictReader(text.splitlines())
+    )
 
 
 def find_published(
@@ -97,25 +114,6 @@ def find_published(
     return None
 
 
-def _number(row: dict[str, str]) -> PublishedNumber:
-    return PublishedNumber(
-        table=row["table"],
-        id=row["id"],
-        pi=float(row["pi"]) if row["pi"] else None,
-        method=row["method"],
-        set=row["set"],
-        metric=row["metric"],
-        value=float(row["value"]),
-        error=float(row["error"]) if row["error"] else None,
-        bold=row["bold"] == "1",
-    )
-
-
-PAPER_WILD = "300k"  # in the wild data of the paper's tables 2 and A2
-VALIDATED_TABLES = {"1", "A1"}  # whose FPR95 is measured at the threshold of validation examples
-ERRORS_APART = 2.0  # how many standard errors two numbers may be apart and still be called the same
-
-
 @dataclass(frozen=True)
 class PaperComparison:
     """A number of ours and the one of the paper, in percent.
@@ -126,7 +124,7 @@ class PaperComparison:
         method: its name in the experiments.
         title: its name for people.
         set: our OOD set, or AVERAGE; empty for accuracy.
-        metric: which number of ours it is; "accepted" stands beside an FPR95 of the paper that is measured in the same way.
+        metric: of ours; "accepted" is compared with an FPR95 of the paper that is measured in the same way.
         ours: the mean over seeds.
         ours_error: its standard error; None for one seed.
         paper: the number that the paper prints.
@@ -168,59 +166,44 @@ class PaperComparison:
         return abs(self.difference) <= ERRORS_APART * math.hypot(self.ours_error, self.paper_error)
 
 
-def beside(table: ResultsTable) -> list[PaperComparison]:
-    """Every number of a table that the paper prints, too; a small file stands for the set that it stands in for.
+def compare_with_paper(table: ResultsTable) -> list[PaperComparison]:
+    """Compare each number of a table that the paper prints, too; a small file counts as the set that it stands in for.
 
-    Numbers that would not mean the same are left out: an average over other sets than the paper's, the accuracy of
+    Numbers that do not mean the same are left out: an average over other sets than the paper's, the accuracy of
     trainings on other sets, and wild data from another set than 300K Random Images where the paper has those.
 
+    >>> from wildood.experiments.tables import Cell
     >>> cells = {"svhn": {"fpr95": Cell(0.4, None), "auroc": Cell(0.9, None)}}
     >>> row = TableRow("with P_in only", None, "energy", "energy", cells, None, 1, {}, 0, ())
     >>> table = ResultsTable("cifar10", True, None, "honest", ("svhn",), (row,))
-    >>> [(found.metric, found.paper) for found in beside(table)]
+    >>> [(found.metric, found.paper) for found in compare_with_paper(table)]
     [('fpr95', 35.59), ('auroc', 90.96)]
     """
-    return [found for row in table.rows for found in _of_row(table, row)]
+    return [found for row in table.rows for found in _compare_row(table, row)]
 
 
-def _of_row(table: ResultsTable, row: TableRow) -> Iterator[PaperComparison]:
-    theirs: tuple[Metric, ...] = ("fpr95", "auroc")
-    numbers = [(name, metric) for name in row.cells for metric in theirs]
-    for name, metric in [*numbers, ("", "accuracy")]:
-        published = find_published(
-            paper_set(table.id), row.method, paper_set(name), metric, row.pi, stationary=table.stationary
-        )
-        if published is None or not _means_the_same(table, row, published):
+def _compare_row(table: ResultsTable, row: TableRow) -> Iterator[PaperComparison]:
+    metrics: tuple[Metric, ...] = ("fpr95", "auroc")
+    for name, metric in [*((name, metric) for name in row.cells for metric in metrics), ("", "accuracy")]:
+        paper = find_published(paper_set(table.id), row.method, paper_set(name), metric, row.pi, stationary=table.stationary)
+        if paper is None or not _is_comparable(table, row, paper):
             continue
         # The FPR95 of Tables 1 and A1 is measured at the threshold of validation examples.
-        as_theirs = metric == "fpr95" and published.table in VALIDATED_TABLES and table.protocol == "as_published"
-        ours: Metric = "accepted" if as_theirs else metric
+        validated = metric == "fpr95" and paper.table in VALIDATED_TABLES and table.protocol == "as_published"
+        ours: Metric = "accepted" if validated else metric
         cell = row.accuracy if metric == "accuracy" else row.cells[name].get(ours)
-        if cell is not None:
-            yield _beside(row, name, ours, cell, published)
+        if cell is None:
+            continue
+        error = None if cell.error is None else 100 * cell.error
+        numbers = 100 * cell.mean, error, paper.value, paper.error, paper.table
+        yield PaperComparison(row.block, row.pi, row.method, row.title, name, ours, *numbers)
 
 
-def _means_the_same(table: ResultsTable, row: TableRow, published: PublishedNumber) -> bool:
-    if published.pi is not None and not table.stationary and paper_set(table.wild or "") != PAPER_WILD:
+def _is_comparable(table: ResultsTable, row: TableRow, paper: PublishedNumber) -> bool:
+    if paper.pi is not None and not table.stationary and paper_set(table.wild or "") != PAPER_WILD:
         return False
-    trained_for_each = published.set == "" and published.pi is not None and table.stationary
-    if published.set != AVERAGE and not trained_for_each:
+    trained_for_each = paper.set == "" and paper.pi is not None and table.stationary
+    if paper.set != AVERAGE and not trained_for_each:
         return True
-    theirs = {number.set for number in published_numbers() if number.table == published.table} - {AVERAGE, ""}
-    return AVERAGE in row.cells and sorted(map(paper_set, table.sets)) == sorted(theirs)
-
-
-def _beside(row: TableRow, name: str, metric: Metric, cell: Cell, published: PublishedNumber) -> PaperComparison:
-    return PaperComparison(
-        block=row.block,
-        pi=row.pi,
-        method=row.method,
-        title=row.title,
-        set=name,
-        metric=metric,
-        ours=100 * cell.mean,
-        ours_error=None if cell.error is None else 100 * cell.error,
-        paper=published.value,
-        paper_error=published.error,
-        paper_table=published.table,
-    )
+    paper_sets = {number.set for number in published_numbers() if number.table == paper.table} - {AVERAGE, ""}
+    return AVERAGE in row.cells and sorted(map(paper_set, table.sets)) == sorted(paper_sets)

@@ -191,9 +191,9 @@ def _with_weights(model: nn.Module, path: Path) -> nn.Module:
     try:
         model.load_state_dict(_tensors(path))
     except RuntimeError as error:
-        said = shorten(str(error).splitlines()[-1].rstrip(". "), 300, placeholder=" ...")
+        reason = shorten(str(error).splitlines()[-1].rstrip(". "), 300, placeholder=" ...")
         raise InputError(
-            f"the weights {path} do not fit {type(model).__name__}: {said}; give those of this network"
+            f"the weights {path} do not fit {type(model).__name__}: {reason}; give those of this network"
         ) from error
     return model.eval()
 

@@ -399,10 +399,10 @@ def result_tables(results: Sequence[Result], failures: Sequence[Failure] = ()) -
     runs: list[_Run] = [*results, *failures]
     for run in runs:
         groups.setdefault(json.dumps(_conditions(run.experiment)), []).append(run)
-    made = [(_table(found), json.loads(conditions)) for conditions, found in sorted(groups.items())]
+    grouped = [(_table(found), json.loads(conditions)) for conditions, found in sorted(groups.items())]
     tables = []
-    for table, conditions in made:
-        alike = [other for each, other in made if _order(each) == _order(table)]
+    for table, conditions in grouped:
+        alike = [other for each, other in grouped if _order(each) == _order(table)]
         differs = [
             f"{name} {'none' if conditions.get(name) is None else conditions[name]}" for name in _distinguishing(alike)
         ]

@@ -3,7 +3,7 @@
 from html import escape
 from itertools import groupby
 
-from wildood.experiments.paper_comparison import PaperComparison, beside
+from wildood.experiments.paper_comparison import PaperComparison, compare_with_paper
 from wildood.experiments.tables import METRIC_TITLES, ResultsTable, column_title
 from wildood.report.beside_text import WITHIN, beside_note
 from wildood.report.page import Panel, note
@@ -22,7 +22,7 @@ def beside_panel(table: ResultsTable) -> Panel | None:
     >>> beside_panel(ResultsTable("digits", True, None, "honest", ("digits",), ())) is None
     True
     """
-    found = beside(table)
+    found = compare_with_paper(table)
     if not found:
         return None
     blocks = [Block(block, [_row(each) for each in rows]) for block, rows in groupby(found, key=lambda each: each.block)]

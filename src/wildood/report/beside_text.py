@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from wildood.experiments.paper_comparison import PaperComparison, beside
+from wildood.experiments.paper_comparison import PaperComparison, compare_with_paper
 from wildood.experiments.tables import METRIC_TITLES, ResultsTable, column_title
 from wildood.report.escaping import escaped_markdown
 from wildood.report.table_csv import csv_text
@@ -44,7 +44,7 @@ def beside_markdown(table: ResultsTable) -> str:
     >>> beside_markdown(ResultsTable("digits", True, None, "honest", ("digits",), ()))
     ''
     """
-    found = beside(table)
+    found = compare_with_paper(table)
     if not found:
         return ""
     header = ["method", "block", "OOD set", "metric", "ours", "paper", "difference", "within 2 SE"]
@@ -72,7 +72,7 @@ def beside_csv(tables: Sequence[ResultsTable]) -> str:
     >>> beside_csv([]).startswith("table,id,protocol,paper_table,block,pi,method,set,metric,ours,ours_error,paper")
     True
     """
-    lines = [_values(table, each) for table in tables for each in beside(table)]
+    lines = [_values(table, each) for table in tables for each in compare_with_paper(table)]
     return csv_text(COLUMNS, lines)
 
 
