@@ -7,8 +7,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 import wildood
 from wildood.data.images import Images
-from wildood.evaluate.binomial import Share
-from wildood.evaluate.bootstrap import fpr_interval, percentile_interval, resample
+from wildood.evaluate.intervals import Share, fpr_interval, percentile_interval, resample
 from wildood.evaluate.metrics import fpr_at_tpr
 from wildood.experiments.decisions import SetDecisions
 from wildood.experiments.evaluation import class_names, evaluate, measure

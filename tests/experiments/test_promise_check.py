@@ -8,7 +8,7 @@ import torch
 
 import wildood
 from wildood.detect.promise import Promise
-from wildood.evaluate.binomial import Share
+from wildood.evaluate.intervals import Share
 from wildood.experiments.decisions import Decisions
 from wildood.experiments.promise_check import by_luck, check_on_known, check_on_traffic
 
@@ -92,7 +92,7 @@ def test_a_promise_for_each_class_is_judged_in_each_predicted_class(detector):
     assert said.rate.value == 0.05  # over all classes all is well
     assert (said.verdict, said.worst_class) == ("broken", 1)
     share = Share.of((25, 100), 0.975)  # each of two classes has half of what may be wrong
-    assert f"of those predicted as class 1, {share.told(0.95)}: the promise of at most 5 % in each predicted" in said.says
+    assert f"of those predicted as class 1, {share.text(0.95)}: the promise of at most 5 % in each predicted" in said.says
     detector.record["classes"] = ["cat", "dog"]
     assert "of those predicted as dog, 25 of 100" in check_on_known(detector, fresh, 0.95).says
     detector.calibrate(by_class=False)

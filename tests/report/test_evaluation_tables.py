@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from wildood.evaluate.binomial import Share
-from wildood.experiments.evaluation import Average, Estimate, Evaluation, IdResult, OodResult
+from wildood.evaluate.intervals import Estimate, Share
+from wildood.experiments.evaluation import Average, Evaluation, IdResult, OodResult
 from wildood.experiments.promise_check import PromiseCheck
 from wildood.report.evaluation_tables import class_cells, id_cells, latex, markdown, ood_cells, shared_examples, used_before
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 import wildood
 from wildood.detect.detector import Detector
-from wildood.evaluate.binomial import in_percent
+from wildood.evaluate.intervals import in_percent
 from wildood.experiments import comparison
 from wildood.experiments.comparison import Metrics, outcomes
 from wildood.experiments.digits import digits

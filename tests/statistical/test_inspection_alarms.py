@@ -8,9 +8,9 @@ import torch
 
 import wildood
 from wildood.evaluate import mixture
-from wildood.evaluate.binomial import Share
+from wildood.evaluate.intervals import Share
 from wildood.evaluate.thresholds import conformal_threshold, thresholds_by_class
-from wildood.experiments.decisions import Answers
+from wildood.experiments.decisions import Decisions
 from wildood.experiments.promise_check import check_on_known, check_on_traffic
 from wildood.report.inspection import inspected
 
@@ -44,7 +44,7 @@ def calibrated(detector, scores, classes=None):
 
 
 def decided(detector, scores, classes=None):
-    return Answers.of(detector, scores, np.zeros(len(scores), int) if classes is None else classes)
+    return Decisions.of(detector, scores, np.zeros(len(scores), int) if classes is None else classes)
 
 
 @pytest.mark.parametrize("levels", [None, 4])

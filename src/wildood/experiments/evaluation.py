@@ -8,23 +8,13 @@ import numpy as np
 
 from wildood.data.fingerprint import Content
 from wildood.detect.detector import Detector
-from wildood.evaluate.binomial import Share
-from wildood.evaluate.bootstrap import Floats, fpr_interval, percentile_interval, resample
-from wildood.evaluate.metrics import Metrics, all_metrics
+from wildood.evaluate.intervals import Estimate, Share, fpr_interval, percentile_interval, resample
+from wildood.evaluate.metrics import Floats, Metrics, all_metrics
 from wildood.experiments.decisions import Mask, SetDecisions
 from wildood.experiments.promise_check import PromiseCheck, check_on_known
 
 CONFIDENCE = 0.95  # of every interval
 RESAMPLES = 1000
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A metric, from 0 to 1, with its interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import numpy.typing as npt
 from wildood.data.fingerprint import role_text
 from wildood.detect.detector import Detector
 from wildood.detect.promise import Promise
-from wildood.evaluate.binomial import Share, hypergeometric_tail, in_percent
+from wildood.evaluate.binomial import hypergeometric_tail
+from wildood.evaluate.intervals import Share, in_percent
 from wildood.experiments.decisions import Decisions
 
 Verdict = Literal["no promise", "cannot be told", "holds unless", "holds", "not contradicted", "above", "broken"]
@@ -58,7 +59,7 @@ def check_on_known(detector: Detector, known: Decisions, confidence: float, role
     ['holds', 'above', 'broken']
     """
     promise, rate = detector.promise, Share.of(known.rejected, confidence)
-    measured = f"{rate.told(confidence)} of the ID examples are rejected"
+    measured = f"{rate.text(confidence)} of the ID examples are rejected"
     if role_of:
         says = f"{measured}; these examples {role_text(role_of)}, so they say nothing of the promise: give others"
         return PromiseCheck("cannot be told", says, rate)
@@ -67,7 +68,7 @@ def check_on_known(detector: Detector, known: Decisions, confidence: float, role
     rates, worst = [rate], None
     if promise.by_class:
         worst, rates = _by_class(known, confidence)
-        measured += f", of those predicted as {_name(detector, worst)}, {rates[0].told(confidence)}"
+        measured += f", of those predicted as {_name(detector, worst)}, {rates[0].text(confidence)}"
     high, value = max(each.high for each in rates), max(each.value for each in rates)
     low = max(each.low for each in (rate, *rates))  # what holds in each class holds over all of them
     word = f"promise of {_most(promise)}" if promise.unseen else f"aim of {_most(promise)} (no promise)"
