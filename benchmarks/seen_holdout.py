@@ -10,7 +10,7 @@ import numpy as np
 from cifar10 import SPEC, resnet20
 
 import wildood
-from wildood.evaluate.metrics import false_alarm_rate
+from wildood.evaluate.metrics import rejection_rate
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     for score in (wildood.EnergyScore(), wildood.MaxSoftmax()):
         for name, data in (("trained on", {"labelled": trained_on}), ("holdout", {"holdout": holdout})):
             detector = wildood.posthoc(model, score, input=SPEC, **data)
-            rate = false_alarm_rate(detector.score(fresh), detector.threshold)
+            rate = rejection_rate(detector.score(fresh), detector.threshold)
             print(f"{type(score).__name__:12} threshold from {name:10}: {100 * rate:5.2f} % of {len(fresh)} fresh rejected")
 
 

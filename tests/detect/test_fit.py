@@ -13,7 +13,7 @@ import wildood
 from wildood.data.validation import labelled_source
 from wildood.detect.promise import Promise
 from wildood.detect.split import split_for_fit
-from wildood.evaluate.metrics import accuracy, false_alarm_rate, fpr_at_tpr
+from wildood.evaluate.metrics import accuracy, fpr_at_tpr, rejection_rate
 from wildood.methods.cross_entropy import CrossEntropyObjective
 from wildood.models.classifier import Classifier
 from wildood.models.small import MLP, SmallCNN
@@ -57,7 +57,7 @@ def test_fit_learns_the_unknown_from_wild_data_alone(classifier, method, lr):
     assert fpr_at_tpr(before.score(x), before.score(strange)) > 0.2
     assert fpr_at_tpr(after.score(x), after.score(strange)) < 0.1
     assert accuracy(after.classify(x), y) > accuracy(before.classify(x), y) - 0.01
-    assert false_alarm_rate(after.score(x), after.threshold) < 0.08
+    assert rejection_rate(after.score(x), after.threshold) < 0.08
     assert np.mean(after.predict(strange) == wildood.UNKNOWN) > 0.9
 
 
@@ -121,7 +121,7 @@ def test_without_a_holdout_nothing_is_promised_and_the_user_is_told(classifier, 
 def test_the_deployed_alpha_may_differ_from_the_methods(classifier):
     loose = wildood.fit(classifier, **data(), schedule=STEPS, alpha=0.2)
     assert loose.promise.alpha == 0.2
-    assert false_alarm_rate(loose.score(known(2000, 5)[0]), loose.threshold) == pytest.approx(0.2, abs=0.06)
+    assert rejection_rate(loose.score(known(2000, 5)[0]), loose.threshold) == pytest.approx(0.2, abs=0.06)
 
 
 def test_epoch_kept_is_the_one_whose_weights_the_detector_has(classifier):

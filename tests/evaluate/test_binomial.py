@@ -1,4 +1,4 @@
-"""Tails and limits equal scipy's and exact fractions, from one trial to a million."""
+"""Tails and limits equal exact fractions and scipy.stats, from one trial to a million."""
 
 from fractions import Fraction
 from math import comb
@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from wildood.errors import InputError
-from wildood.evaluate.binomial import Share, binomial_cdf, hypergeometric_tail, log_choose, lower_limit, upper_limit
+from wildood.evaluate.binomial import binomial_cdf, hypergeometric_tail, lower_limit, upper_limit
 
-# lgamma's error grows with its value: about 1e-16 of 1e7 for a million trials.
-SIZES = [(1, 1e-13), (7, 1e-13), (60, 1e-12), (4000, 1e-10), (100_000, 5e-9), (1_000_000, 5e-8)]
+SIZES = [1, 7, 60, 4000, 100_000, 1_000_000]
 SHARES = [1e-6, 0.003, 0.05, 0.5, 0.9, 0.999]
 
 
@@ -24,12 +23,12 @@ def around_the_mean(trials, share):
     return [int(count) for count in np.unique(counts) if 0 <= count <= trials]
 
 
-@pytest.mark.parametrize(("trials", "relative"), SIZES)
+@pytest.mark.parametrize("trials", SIZES)
 @pytest.mark.parametrize("share", SHARES)
-def test_binomial_cdf_equals_scipy(trials, relative, share):
+def test_binomial_cdf_equals_scipy(trials, share):
     for count in around_the_mean(trials, share):
         expected = stats.binom.cdf(count, trials, share)
-        assert binomial_cdf(count, trials, share) == pytest.approx(expected, rel=relative, abs=1e-300), count
+        assert binomial_cdf(count, trials, share) == pytest.approx(expected, rel=1e-11, abs=1e-300), count
 
 
 @given(st.integers(1, 30), st.integers(-2, 33), st.integers(0, 20))
@@ -46,7 +45,7 @@ def test_tiny_tails_keep_their_digits():
     assert hypergeometric_tail(50, marked=50, drawn=50, population=1000) == pytest.approx(1 / comb(1000, 50), rel=1e-10)
 
 
-@pytest.mark.parametrize("trials", [trials for trials, _ in SIZES])
+@pytest.mark.parametrize("trials", SIZES)
 @pytest.mark.parametrize("level", [1e-6, 0.01, 0.3, 0.7])
 def test_limits_equal_the_quantiles_of_the_beta_law(trials, level):
     for count in sorted({0, 1, trials // 20, trials // 2, trials - trials // 50, trials - 1, trials}):
@@ -69,16 +68,17 @@ def test_limits_miss_the_share_with_at_most_their_level(trials, share):
     assert sum(above) + sum(below) > 0
 
 
-@pytest.mark.parametrize(("population", "relative"), SIZES)
-def test_hypergeometric_tail_equals_scipy(population, relative):
+@pytest.mark.parametrize("population", [7, 60, 500, 2000])
+def test_hypergeometric_tail_counts_the_ways(population):
     rng = np.random.default_rng(population)
-    for _ in range(60):
+    for _ in range(12):
         marked, drawn = (int(part) for part in rng.integers(0, population + 1, 2))
         mean = marked * drawn / population
         spread = np.sqrt(mean * (1 - marked / population) * (1 - drawn / population))
         count = round(mean + rng.normal() * 4 * (spread + 1))
-        expected = stats.hypergeom.sf(count - 1, population, marked, drawn)
-        assert hypergeometric_tail(count, marked, drawn, population) == pytest.approx(expected, rel=relative, abs=1e-14)
+        ways = sum(comb(marked, k) * comb(population - marked, drawn - k) for k in range(max(count, 0), drawn + 1))
+        expected = float(Fraction(ways, comb(population, drawn)))
+        assert hypergeometric_tail(count, marked, drawn, population) == pytest.approx(expected, rel=1e-9, abs=1e-300)
 
 
 @given(st.integers(0, 20), st.data())
@@ -89,10 +89,6 @@ def test_hypergeometric_tail_equals_the_sum_of_fractions(population, data):
     ways = sum(comb(marked, k) * comb(population - marked, drawn - k) for k in range(max(count, 0), drawn + 1))
     expected = ways / comb(population, drawn)
     assert hypergeometric_tail(count, marked, drawn, population) == pytest.approx(expected, rel=1e-12, abs=1e-15)
-
-
-def test_log_choose_counts_the_ways():
-    assert [round(np.exp(log_choose(6, part))) for part in range(7)] == [1, 6, 15, 20, 15, 6, 1]
 
 
 def test_what_is_no_count_or_level_is_refused():
@@ -108,23 +104,3 @@ def test_what_is_no_count_or_level_is_refused():
         binomial_cdf(1, 2, 1.5)
     with pytest.raises(InputError, match="neither can exceed"):
         hypergeometric_tail(1, marked=5, drawn=2, population=4)
-
-
-@pytest.mark.parametrize(("count", "examples"), [(0, 20), (3, 20), (20, 20), (511, 10_000)])
-@pytest.mark.parametrize("confidence", [0.8, 0.95])
-def test_a_counted_share_has_the_exact_interval(count, examples, confidence):
-    found = Share.of(np.arange(examples) < count, confidence)
-    low, high = stats.binomtest(count, examples).proportion_ci(confidence, method="exact")
-    assert (found.value, found.low, found.high) == pytest.approx((count / examples, low, high), abs=1e-9)
-    assert (found.count, found.examples) == (count, examples)
-    assert found == Share.of((count, examples), confidence)
-
-
-def test_a_share_of_nothing_is_refused():
-    with pytest.raises(InputError, match="0 of 0: give a count"):
-        Share.of(np.zeros(0, dtype=bool), 0.95)
-
-
-def test_shares_near_the_edges_are_told_in_plain_digits():
-    assert Share.of((999, 1000), 0.95).told(0.95) == "999 of 1000 (99.9 %; 99.4 to 100.0 % at 95 % confidence)"
-    assert Share.of((0, 1000), 0.99).told(0.99) == "0 of 1000 (0.0 %; 0.0 to 0.53 % at 99 % confidence)"

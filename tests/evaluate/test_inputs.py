@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from wildood.errors import InputError
-from wildood.evaluate.bootstrap import resample
+from wildood.evaluate.intervals import resample
 from wildood.evaluate.metrics import accuracy, all_metrics, auroc, fpr_at_tpr, rejection_rate, roc_curve
 from wildood.evaluate.mixture import fpr_by_share, share_p_value, unknown_share
 from wildood.evaluate.ranking import Candidate, rank_candidates

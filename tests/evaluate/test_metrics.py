@@ -17,13 +17,10 @@ from wildood.evaluate.metrics import (
     accepting_threshold,
     accuracy,
     all_metrics,
-    aupr_in,
-    aupr_out,
     auroc,
-    false_alarm_rate,
     fpr_at_tpr,
-    fpr_at_tpr_ood_positive,
     mean_and_error,
+    rejection_rate,
     roc_curve,
 )
 
@@ -31,7 +28,27 @@ from wildood.evaluate.metrics import (
 TIED = st.lists(st.sampled_from([-3.5, -1.0, 0.0, 0.1, 0.2, 7.0, 1e300]), min_size=1, max_size=40)
 # k / n and p / 100 are each rounded correctly, so that comparing the two floats compares the two fractions.
 RATES = st.integers(1, 100).map(lambda percent: percent / 100)
-SCORE_METRICS = [fpr_at_tpr, fpr_at_tpr_ood_positive, auroc, aupr_in, aupr_out, roc_curve, all_metrics]
+SCORE_METRICS = [fpr_at_tpr, auroc, roc_curve, all_metrics]
+
+
+def aupr_in(id_scores, ood_scores):
+    return all_metrics(id_scores, ood_scores).aupr_in
+
+
+def aupr_out(id_scores, ood_scores):
+    return all_metrics(id_scores, ood_scores).aupr_out
+
+
+def fpr_at_tpr_ood_positive(id_scores, ood_scores, tpr=0.95):
+    return all_metrics(id_scores, ood_scores, tpr).fpr_at_tpr_ood_positive
+
+
+def average_precision(positive, negative):
+    """Σ (recall_k - recall_{k-1}) precision_k over the distinct scores, highest first; infinite ones, too."""
+    levels, counts = np.unique(positive, return_counts=True)
+    above_positive = np.cumsum(counts[::-1])[::-1]
+    above_negative = len(negative) - np.searchsorted(np.sort(negative), levels, side="left")
+    return np.sum(above_positive / (above_positive + above_negative) * counts) / len(positive)
 
 
 def labelled_scores(id_scores, ood_scores):
@@ -163,7 +180,7 @@ def test_roc_curve_passes_through_what_a_threshold_rejects():
     id_scores, ood_scores = [0, 1, 1, 2], [1, 2, 2, 5, 7]
     points = list(zip(*roc_curve(id_scores, ood_scores), strict=True))
     for threshold in (-1, 0, 0.5, 1, 2, 5, 7):
-        rejected = false_alarm_rate(id_scores, threshold), false_alarm_rate(ood_scores, threshold)
+        rejected = rejection_rate(id_scores, threshold), rejection_rate(ood_scores, threshold)
         assert any(point == pytest.approx(rejected, abs=1e-12) for point in points)
 
 
@@ -187,9 +204,9 @@ def test_mean_and_error_refuses_what_is_no_number_for_each_seed(bad):
         mean_and_error(bad)
 
 
-def test_false_alarm_rate_accepts_a_score_at_the_threshold():
-    assert false_alarm_rate([1, 2, 2, 3], threshold=2) == 0.25
-    assert false_alarm_rate([1, 2, 2, 3], threshold=1.99) == 0.75
+def test_rejection_rate_accepts_a_score_at_the_threshold():
+    assert rejection_rate([1, 2, 2, 3], threshold=2) == 0.25
+    assert rejection_rate([1, 2, 2, 3], threshold=1.99) == 0.75
 
 
 def test_infinite_scores_are_ranked():
@@ -222,15 +239,15 @@ def test_unusable_scores_are_refused_by_name(metric, bad, message):
 
 @pytest.mark.parametrize("tpr", [0, -0.1, 1.01, 95, float("nan")])
 def test_a_rate_outside_its_range_is_refused(tpr):
-    for metric in (fpr_at_tpr, fpr_at_tpr_ood_positive, all_metrics):
+    for metric in (fpr_at_tpr, all_metrics):
         with pytest.raises(InputError, match=f"tpr is {tpr}"):
             metric([1.0], [2.0], tpr)
 
 
-def test_false_alarm_rate_refuses_unusable_scores():
+def test_rejection_rate_refuses_unusable_scores():
     for bad in ([], [np.nan], [[1.0]]):
         with pytest.raises(InputError, match="the scores"):
-            false_alarm_rate(bad, threshold=0)
+            rejection_rate(bad, threshold=0)
 
 
 def test_accuracy_refuses_lengths_that_differ():
@@ -249,10 +266,11 @@ def assert_all_equal_each(id_scores, ood_scores, tpr):
     """All metrics together are what each is alone: counts exactly, areas but for the order of a sum."""
     together = all_metrics(id_scores, ood_scores, tpr)
     assert together.fpr_at_tpr == fpr_at_tpr(id_scores, ood_scores, tpr)
-    assert together.fpr_at_tpr_ood_positive == fpr_at_tpr_ood_positive(id_scores, ood_scores, tpr)
+    known, unknown = np.asarray(id_scores, np.float64), np.asarray(ood_scores, np.float64)
+    assert together.fpr_at_tpr_ood_positive == fpr_at_tpr(-unknown, -known, tpr)  # the classes are exchanged
     assert together.auroc == auroc(id_scores, ood_scores)
-    for metric in (aupr_in, aupr_out):
-        assert getattr(together, metric.__name__) == pytest.approx(metric(id_scores, ood_scores), rel=1e-13)
+    assert together.aupr_in == pytest.approx(average_precision(-known, -unknown), rel=1e-13)
+    assert together.aupr_out == pytest.approx(average_precision(unknown, known), rel=1e-13)
     assert together.tpr == tpr
 
 

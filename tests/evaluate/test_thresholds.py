@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from wildood.errors import InputError
-from wildood.evaluate.metrics import false_alarm_rate
+from wildood.evaluate.metrics import rejection_rate
 from wildood.evaluate.thresholds import (
     check_alpha,
     check_confidence,
@@ -57,7 +57,7 @@ def test_ties_at_the_threshold_are_accepted():
     scores = [0.0] * 15 + [1.0] * 5
     threshold = conformal_threshold(scores, alpha=0.1)
     assert threshold == 1.0
-    assert false_alarm_rate(scores, threshold) == 0.0
+    assert rejection_rate(scores, threshold) == 0.0
 
 
 def test_threshold_falls_as_more_false_alarms_are_allowed():

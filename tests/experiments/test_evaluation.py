@@ -11,8 +11,7 @@ import wildood
 from wildood.data.images import Images
 from wildood.detect.promise import Promise
 from wildood.errors import InputError
-from wildood.evaluate.binomial import Share
-from wildood.evaluate.bootstrap import fpr_interval, percentile_interval, resample
+from wildood.evaluate.intervals import Share, fpr_interval, percentile_interval, resample
 from wildood.evaluate.metrics import fpr_at_tpr
 from wildood.experiments.evaluation import (
     Decisions,
@@ -363,7 +362,7 @@ def test_a_promise_for_each_class_is_judged_in_each_predicted_class(calibrated):
     assert said.rate.value == 0.05  # over all classes all is well
     assert (said.verdict, said.worst_class) == ("broken", 1)
     share = Share.of((25, 100), 0.975)  # each of two classes has half of what may be wrong
-    assert f"of those predicted as class 1, {share.told(0.95)}: the promise of at most 5 % in each predicted" in said.says
+    assert f"of those predicted as class 1, {share.text(0.95)}: the promise of at most 5 % in each predicted" in said.says
     calibrated.record["classes"] = ["cat", "dog"]
     assert "of those predicted as dog, 25 of 100" in check_on_known(calibrated, fresh, 0.95).says
     calibrated.calibrate(by_class=False)

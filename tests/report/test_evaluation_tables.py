@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from wildood.evaluate.binomial import Share
+from wildood.evaluate.intervals import Share
 from wildood.experiments.evaluation import Average, Estimate, Evaluation, IdResult, OodResult, PromiseCheck
 from wildood.report.evaluation_tables import class_cells, id_cells, latex, markdown, ood_cells, shared_examples, used_before
 

@@ -8,7 +8,7 @@ import torch
 
 import wildood
 from wildood.data.images import Images
-from wildood.evaluate.binomial import in_percent, percent_digits
+from wildood.evaluate.intervals import in_percent, percent_digits
 from wildood.experiments.evaluation import Decisions
 from wildood.models.small import MLP, SmallCNN
 from wildood.report.inspection import inspected

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 import wildood
 from wildood.detect.detector import Detector
-from wildood.evaluate.binomial import in_percent
+from wildood.evaluate.intervals import in_percent
 from wildood.experiments.grids import demo_grid
 from wildood.experiments.run import perform
 from wildood.experiments.split import digits_split

@@ -8,7 +8,7 @@ import torch
 
 import wildood
 from wildood.evaluate import mixture
-from wildood.evaluate.binomial import Share
+from wildood.evaluate.intervals import Share
 from wildood.evaluate.thresholds import conformal_threshold, thresholds_by_class
 from wildood.experiments.evaluation import Decisions, check_on_known, check_on_traffic
 from wildood.report.inspection import inspected

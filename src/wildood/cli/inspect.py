@@ -112,7 +112,7 @@ def _lines(found: Inspection, record: dict[str, Any], out: Path) -> dict[str, st
     more = ", ..." if len(record["label_first"]) > NAMED else ""
     first = ", ".join(str(row["example"]) for row in record["label_first"][:NAMED])
     return {
-        "traffic": f"{found.rejected.told(found.confidence)} of {record['wild']} are rejected",
+        "traffic": f"{found.rejected.text(found.confidence)} of {record['wild']} are rejected",
         "unknown": found.says,
         "promise": found.promise.says,
         "label first": f"{first}{more} ({out / 'inspection.json'} says why)",

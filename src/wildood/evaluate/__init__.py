@@ -1,1 +1,1 @@
-"""Numpy on arrays of scores, nothing else: metrics, thresholds, selection, rankings, the share of unknowns."""
+"""Arrays of scores in, numbers out: metrics, intervals, thresholds, selection, rankings, the share of OOD in wild data."""

@@ -1,4 +1,4 @@
-"""How well scores tell ID from OOD: sample means, exact with ties. Scores are higher for OOD everywhere."""
+"""Metrics of OOD scores, exact with ties. Higher scores mean more OOD everywhere."""
 
 import math
 from collections.abc import Iterator
@@ -11,13 +11,24 @@ import numpy.typing as npt
 from wildood.errors import InputError
 
 Scores = npt.ArrayLike
-Ordered = npt.NDArray[np.float32] | npt.NDArray[np.float64]
-PART = 1 << 14  # scores looked at together: few enough for the processor's cache
+Floats = npt.NDArray[np.float64]
+Sorted = npt.NDArray[np.float32] | Floats
+PART = 1 << 14  # scores processed together: few enough for the processor's cache
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """Every metric of two sets of scores, each with the value that the function of its name gives.
+    """Every metric of two sets of scores.
+
+    Attributes:
+        fpr_at_tpr: the share of OOD accepted when at least `tpr` of ID is accepted: the paper's FPR95 (ID is the positive
+            class).
+        fpr_at_tpr_ood_positive: the share of ID rejected when at least `tpr` of OOD is rejected (OOD is the positive class).
+            Its values differ from the paper's: never compare one with the other.
+        auroc: P(s_out > s_in) + P(s_out = s_in) / 2.
+        aupr_in: average precision with ID as the positive class, Σ (recall_k - recall_{k-1}) precision_k, not interpolated.
+        aupr_out: the same with OOD as the positive class.
+        tpr: the rate at which the FPRs are measured.
 
     >>> print(Metrics(0.05, 0.1, 0.98, 0.97, 0.96))
     FPR95 5.00 % (OOD as positive: 10.00 %), AUROC 98.00 %, AUPR-in 97.00 %, AUPR-out 96.00 %
@@ -31,13 +42,15 @@ class Metrics:
     tpr: float = 0.95
 
     def __str__(self) -> str:
-        percent = [f"{100 * value:.2f} %" for value in (self.fpr_at_tpr, self.fpr_at_tpr_ood_positive, self.auroc)]
-        areas = f"AUPR-in {100 * self.aupr_in:.2f} %, AUPR-out {100 * self.aupr_out:.2f} %"
-        return f"FPR{100 * self.tpr:g} {percent[0]} (OOD as positive: {percent[1]}), AUROC {percent[2]}, {areas}"
+        return (
+            f"FPR{100 * self.tpr:g} {100 * self.fpr_at_tpr:.2f} % "
+            f"(OOD as positive: {100 * self.fpr_at_tpr_ood_positive:.2f} %), AUROC {100 * self.auroc:.2f} %, "
+            f"AUPR-in {100 * self.aupr_in:.2f} %, AUPR-out {100 * self.aupr_out:.2f} %"
+        )
 
 
 def all_metrics(id_scores: Scores, ood_scores: Scores, tpr: float = 0.95) -> Metrics:
-    """All metrics together, for many millions of scores: each set is sorted once, float32 stays float32.
+    """All metrics at once, for many millions of scores: each set is sorted once, and float32 stays float32.
 
     >>> all_metrics([0.0, 1.0], [1.0, 2.0]).auroc
     0.875
@@ -47,21 +60,21 @@ def all_metrics(id_scores: Scores, ood_scores: Scores, tpr: float = 0.95) -> Met
         known, unknown = known.astype(np.float64), unknown.astype(np.float64)
     n, m = len(known), len(unknown)
     threshold, ood_threshold = known[_rank(tpr, n) - 1], unknown[m - _rank(tpr, m)]
-    pairs = 0  # twice the pairs (ID, OOD) in the right order, ties counted once
+    pairs = 0  # twice the number of pairs (ID, OOD) in the right order, ties counted once
     out_area = in_area = 0.0
-    accepted = np.zeros(n + 1, dtype=np.int64)  # OOD scores between one ID score and the next, then all up to it
-    seen = 0
+    accepted = np.zeros(n + 1, dtype=np.int64)  # OOD scores between one ID score and the next; then all up to it
+    start = 0
     for last, size in _tie_groups(unknown):
         values = unknown[last]
-        near = known[seen : np.searchsorted(known, values[-1], side="right")]
-        below = seen + np.searchsorted(near, values)
+        near = known[start : np.searchsorted(known, values[-1], side="right")]
+        below = start + np.searchsorted(near, values)
         tied = known[np.minimum(below, n - 1)] == values
-        not_above = seen + np.searchsorted(near, values[tied], side="right")
+        not_above = start + np.searchsorted(near, values[tied], side="right")
         pairs += 2 * int(size @ below) + int(size[tied] @ (not_above - below[tied]))
         above = m + size - 1 - last  # OOD at or above this value
         out_area += float(size @ (above / (above + n - below)))
         np.add.at(accepted, below, size)
-        seen = int(below[-1])
+        start = int(below[-1])
     np.cumsum(accepted, out=accepted)
     for last, size in _tie_groups(known):
         in_area += float(size @ ((last + 1) / (last + 1 + accepted[last])))
@@ -76,9 +89,9 @@ def all_metrics(id_scores: Scores, ood_scores: Scores, tpr: float = 0.95) -> Met
 
 
 def fpr_at_tpr(id_scores: Scores, ood_scores: Scores, tpr: float = 0.95) -> float:
-    """Share of OOD accepted when at least `tpr` of ID is accepted: the paper's FPR95 (ID is the positive class).
+    """The paper's FPR95, with ID as the positive class: the share of OOD accepted when at least `tpr` of ID is accepted.
 
-    The threshold is the smallest score that accepts at least `tpr` of the ID scores; accept where score <= threshold.
+    FPR = P_out(s <= t), where t is the smallest ID score with P_in(s <= t) >= tpr. Nothing is interpolated.
 
     >>> fpr_at_tpr([0.0, 0.1, 0.2, 0.3], [0.25, 0.3, 0.9, 1.0], tpr=0.75)
     0.0
@@ -88,19 +101,8 @@ def fpr_at_tpr(id_scores: Scores, ood_scores: Scores, tpr: float = 0.95) -> floa
     return float(np.mean(flat_scores(ood_scores, "OOD") <= accepting_threshold(id_scores, tpr)))
 
 
-def fpr_at_tpr_ood_positive(id_scores: Scores, ood_scores: Scores, tpr: float = 0.95) -> float:
-    """Share of ID rejected when at least `tpr` of OOD is rejected: the other convention, with OOD as the positive class.
-
-    It is the same question with the classes exchanged, and its values differ: never compare one with the other.
-
-    >>> fpr_at_tpr_ood_positive([0.0, 0.1, 0.2, 0.3], [0.25, 0.3, 0.9, 1.0], tpr=0.95)
-    0.25
-    """
-    return fpr_at_tpr(-flat_scores(ood_scores, "OOD"), -flat_scores(id_scores, "ID"), tpr)
-
-
 def fpr_standard_error(id_scores: Scores, ood_scores: Scores, tpr: float = 0.95, draws: int = 200, seed: int = 0) -> float:
-    """The standard error of FPR95 that comes from the number of test examples: both sets are drawn again with replacement.
+    """The standard error of FPR95 over test sets of this size, by the bootstrap: both sets are drawn with replacement.
 
     >>> rng = np.random.default_rng(0)
     >>> round(fpr_standard_error(rng.normal(size=1000), rng.normal(size=500) + 2), 2)
@@ -124,7 +126,7 @@ def accepting_threshold(id_scores: Scores, tpr: float = 0.95) -> float:
 
 
 def auroc(id_scores: Scores, ood_scores: Scores) -> float:
-    """Probability that an OOD example scores higher than an ID example, ties counted as one half.
+    """P(s_out > s_in) + P(s_out = s_in) / 2: the probability that an OOD example scores higher than an ID example.
 
     >>> auroc([0.0, 1.0], [1.0, 2.0])
     0.875
@@ -136,35 +138,8 @@ def auroc(id_scores: Scores, ood_scores: Scores) -> float:
     return float(np.mean(below + not_above) / (2 * len(ordered)))
 
 
-def aupr_out(id_scores: Scores, ood_scores: Scores) -> float:
-    """Average precision with OOD as the positive class (sum of precision times the gain in recall, no interpolation).
-
-    >>> aupr_out([0.0, 1.0], [2.0, 3.0])
-    1.0
-    """
-    return _average_precision(positive=flat_scores(ood_scores, "OOD"), negative=flat_scores(id_scores, "ID"))
-
-
-def aupr_in(id_scores: Scores, ood_scores: Scores) -> float:
-    """Average precision with ID as the positive class, on the negated scores.
-
-    >>> round(aupr_in([0.0, 2.0], [1.0, 3.0]), 4)
-    0.8333
-    """
-    return _average_precision(positive=-flat_scores(id_scores, "ID"), negative=-flat_scores(ood_scores, "OOD"))
-
-
-def false_alarm_rate(id_scores: Scores, threshold: float) -> float:
-    """Share of ID examples rejected at this threshold (reject where score > threshold).
-
-    >>> false_alarm_rate([0.0, 1.0, 2.0, 3.0], threshold=2.0)
-    0.25
-    """
-    return rejection_rate(id_scores, threshold)
-
-
 def rejection_rate(scores: Scores, threshold: float) -> float:
-    """Share of any examples rejected at this threshold: false alarms of ID, what is caught of OOD.
+    """The share of examples rejected, P(s > threshold): false alarms if they are ID, the detection rate if they are OOD.
 
     >>> rejection_rate([0.0, 1.0, 2.0, 3.0], threshold=0.5)
     0.75
@@ -173,19 +148,19 @@ def rejection_rate(scores: Scores, threshold: float) -> float:
 
 
 def accuracy(predicted: npt.ArrayLike, labels: npt.ArrayLike) -> float:
-    """Share of examples whose predicted class is the label; a rejected example (UNKNOWN) counts as wrong.
+    """The share of examples whose predicted class is the label; a rejected example (UNKNOWN) counts as wrong.
 
     >>> accuracy([0, 1, -1, 1], [0, 1, 2, 2])
     0.5
     """
-    given, expected = as_array(predicted, "the predictions"), as_array(labels, "the labels")
-    if given.shape != expected.shape or given.size == 0:
-        raise InputError(f"{given.shape} predictions for {expected.shape} labels: give as many of one as of the other")
-    return float(np.mean(given == expected))
+    classes, expected = as_array(predicted, "the predictions"), as_array(labels, "the labels")
+    if classes.shape != expected.shape or classes.size == 0:
+        raise InputError(f"{classes.shape} predictions for {expected.shape} labels: give as many of one as of the other")
+    return float(np.mean(classes == expected))
 
 
-def roc_curve(id_scores: Scores, ood_scores: Scores) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """For every threshold, from rejecting nothing to rejecting all: the share of ID and the share of OOD rejected.
+def roc_curve(id_scores: Scores, ood_scores: Scores) -> tuple[Floats, Floats]:
+    """The shares of ID and of OOD rejected, at every threshold from rejecting nothing to rejecting all.
 
     >>> false_alarms, caught = roc_curve([0.0, 1.0], [1.0, 2.0])
     >>> false_alarms.tolist(), caught.tolist()
@@ -208,34 +183,26 @@ def mean_and_error(values: Scores) -> tuple[float, float]:
     return float(np.mean(numbers)), error
 
 
-def _average_precision(positive: npt.NDArray[np.float64], negative: npt.NDArray[np.float64]) -> float:
-    """Σ (recall_k - recall_{k-1}) precision_k over the distinct scores, highest first."""
-    levels, counts = np.unique(positive, return_counts=True)
-    above_positive = np.cumsum(counts[::-1])[::-1]
-    above_negative = len(negative) - np.searchsorted(np.sort(negative), levels, side="left")
-    precision = above_positive / (above_positive + above_negative)
-    return float(np.sum(precision * counts) / len(positive))
-
-
 def _rank(tpr: float, count: int) -> int:
-    """Which of so many scores, counted from the accepted end, is the first that accepts at least this share of them."""
+    """ceil(tpr * count): the rank of the first score that accepts at least this share of them."""
     if not 0 < tpr <= 1:
         raise InputError(f"tpr is {tpr}: give a rate in (0, 1]")
-    # 0.07 * 100 is 7.000000000000001 in floating point; rounding keeps the count what it is on paper.
+    # 0.07 * 100 is 7.000000000000001 in floating point: round before ceil.
     return max(1, math.ceil(round(tpr * count, 9)))
 
 
-def _sorted(scores: Scores, what: str) -> Ordered:
-    """The scores in order, checked as `flat_scores` does, in their own precision if it is one of the usual two."""
-    given = as_array(scores, f"{what} scores")
-    if given.dtype != np.float32 or given.ndim != 1 or not given.size:
-        return np.sort(flat_scores(given, what))
-    ordered: Ordered = np.sort(given)
-    return np.sort(flat_scores(given, what)) if np.isnan(ordered[-1]) else ordered
+def _sorted(scores: Scores, what: str) -> Sorted:
+    """The scores in ascending order, checked by `flat_scores`; float32 stays float32."""
+    array = as_array(scores, f"{what} scores")
+    if array.dtype == np.float32 and array.ndim == 1 and array.size:
+        ordered: Sorted = np.sort(array)
+        if not np.isnan(ordered[-1]):  # NaN is sorted to the end
+            return ordered
+    return np.sort(flat_scores(array, what))
 
 
-def _tie_groups(ordered: Ordered) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """For each distinct value, in order: the place of its last copy and how many copies it has; in parts."""
+def _tie_groups(ordered: Sorted) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """For each distinct value, in order: the index of its last copy and the number of copies; in parts of `PART` scores."""
     before = -1
     for start in range(0, len(ordered), PART):
         here, following = ordered[start : start + PART], ordered[start + 1 : start + PART + 1]
@@ -247,8 +214,8 @@ def _tie_groups(ordered: Ordered) -> Iterator[tuple[npt.NDArray[np.int64], npt.N
             before = int(last[-1])
 
 
-def flat_scores(scores: Scores, what: str) -> npt.NDArray[np.float64]:
-    """The scores as one flat array; empty, nested or NaN ones are refused (infinite ones can be ranked).
+def flat_scores(scores: Scores, what: str) -> Floats:
+    """The scores as one flat array. Empty, nested and NaN ones are refused; infinite ones can be ranked.
 
     >>> flat_scores([1, 2], "ID")
     array([1., 2.])
@@ -261,7 +228,7 @@ def flat_scores(scores: Scores, what: str) -> npt.NDArray[np.float64]:
     return flat
 
 
-def as_numbers(values: Any, what: str) -> npt.NDArray[np.float64]:
+def as_numbers(values: Any, what: str) -> Floats:
     """Real numbers as float64; text, dates, objects and complex numbers are refused.
 
     >>> as_numbers(["a"], "the scores")
@@ -275,7 +242,7 @@ def as_numbers(values: Any, what: str) -> npt.NDArray[np.float64]:
 
 
 def as_array(values: Any, what: str) -> npt.NDArray[Any]:
-    """Values as numpy reads them; of a torch tensor without its gradient, on the CPU, bfloat16 and the like as float32.
+    """Values as a numpy array; a torch tensor is detached and copied to the CPU, bfloat16 and float16 become float32.
 
     >>> import torch
     >>> as_array(torch.tensor([1.5], dtype=torch.bfloat16, requires_grad=True), "scores")
@@ -293,7 +260,7 @@ def as_array(values: Any, what: str) -> npt.NDArray[Any]:
 
 
 def check_threshold(threshold: Any) -> float:
-    """One number that scores can be compared with.
+    """The threshold as a float; NaN and what is no number are refused.
 
     >>> check_threshold(np.float32(0.5))
     0.5

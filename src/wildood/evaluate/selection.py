@@ -1,28 +1,28 @@
-"""Which epoch to keep, and whether training helped, without a single OOD label (the paper's Appendix C)."""
+"""Choose the epoch to keep and test whether training helped, without a single OOD label (the paper's Appendix C)."""
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from wildood.evaluate.metrics import flat_scores
+from wildood.evaluate.metrics import Floats, flat_scores
 
-Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 
 @dataclass
 class Selection:
-    """The epoch to keep so far: the last one that cannot be told from the one that accepts the least wild data.
+    """The epoch to keep: the latest that is statistically indistinguishable from the one that accepts the least wild data.
 
-    Wild acceptance at an epoch's own ID threshold is (1 - pi) TPR + pi FPR: at equal TPR less is better, whatever pi is.
-    Only epochs whose accuracy is within `accuracy_loss` of the first one's (the start's) are considered. All epochs are
-    judged on the same examples, so a difference of two shares has the paired standard error sqrt(verdicts that changed) / n.
-    Accuracy is given that much grace. The least of many acceptances is least partly by luck: an epoch is separated from it
-    by two standard errors only, and of those that are not separated the longest trained one is kept. (`as_published` keeps
-    the first one with the least, whatever its accuracy, and never the start, as the released code does.)
+    Wild acceptance at an epoch's own ID threshold is (1 - pi) TPR + pi FPR: at equal TPR less is better, whatever pi is. All
+    epochs are measured on the same examples, so a difference of two shares has the paired standard error sqrt(verdicts that
+    changed) / n. An epoch is considered if its accuracy is at most `accuracy_loss` and one standard error below the start's
+    (the first one seen). It is indistinguishable from the least acceptance within two standard errors, because the least of
+    many is low partly by chance. `as_published` does what the released code does: it keeps the first epoch with the least
+    acceptance, whatever its accuracy, and never the start.
 
     >>> wild, right = np.arange(100), np.ones(100, dtype=bool)
     >>> selection = Selection()
@@ -32,7 +32,7 @@ class Selection:
     >>> selection.kept
     1
 
-    After each look, `fell` says whether it accepts less than any before by more than the standard error.
+    `fell` is whether the latest epoch accepts less than every earlier one, by more than the standard error.
     """
 
     accuracy_loss: float = 0.01
@@ -44,7 +44,7 @@ class Selection:
     fell: bool = False
 
     def see(self, accepted: Mask, correct: Mask) -> None:
-        """One more epoch: which of the wild examples it accepts, and which of the ID examples it classifies correctly."""
+        """Take in one more epoch: the wild examples that it accepts, and the ID examples that it classifies correctly."""
         number, self.seen, self.fell = self.seen, self.seen + 1, False
         if self.start_correct is None or self.least_accepted is None:
             self.start_correct, self.least_accepted = correct, accepted
@@ -63,9 +63,24 @@ class Selection:
         if more <= 2 * error:
             self.kept = number
 
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs to go on; masks are numpy arrays, or None before the first epoch.
+
+        >>> again = Selection()
+        >>> again.load_state_dict(Selection(seen=3, kept=2).state_dict())
+        >>> again.seen, again.kept
+        (3, 2)
+        """
+        return {name: getattr(self, name) for name in ("seen", "kept", "start_correct", "least_accepted")}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+        for name in ("seen", "kept", "start_correct", "least_accepted"):
+            setattr(self, name, state[name])
+
 
 def _paired_difference(first: Mask, second: Mask) -> tuple[float, float]:
-    """By how much the first share exceeds the second, and the standard error of that, on the same examples.
+    """The difference of two shares of the same examples, and its standard error.
 
     >>> _paired_difference(np.array([True, True, True, False]), np.array([True, False, True, False]))
     (0.25, 0.25)
@@ -76,17 +91,17 @@ def _paired_difference(first: Mask, second: Mask) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How much wild data a trained detector accepts, beside the start, on the same examples that trained neither.
+    """The wild acceptance of the start and of the trained detector, on the same examples, which trained neither.
 
-    Acceptance is a mean over all false-alarm rates up to alpha: the partial area under the curve of wild acceptance over the
-    false-alarm rate. One threshold alone rests on the few ID examples around it.
+    Acceptance is the mean over all false-alarm rates up to alpha: the partial area under the curve of wild acceptance over
+    the false-alarm rate. (Acceptance at one threshold would depend on the few ID examples around it.)
 
     Attributes:
-        start: the share of wild data that the start accepts.
-        trained: the share that the trained detector accepts.
+        start: the acceptance of the start.
+        trained: the acceptance of the trained detector.
         error: the standard error of their difference.
-        wild: how many wild examples were compared.
-        tail: how many ID examples may be rejected at these false-alarm rates: as many degrees of freedom has the error.
+        wild: the number of wild examples.
+        tail: alpha times the number of ID examples, those that may be rejected: the degrees of freedom of the error.
     """
 
     start: float
@@ -97,16 +112,16 @@ class Comparison:
 
     @property
     def helped(self) -> bool:
-        """Whether the trained detector accepts less, at 95 % confidence (one-sided, Student's t)."""
+        """Whether the trained detector accepts less: a one-sided t-test at 95 % confidence."""
         return self.start - self.trained > float(stdtrit(max(1.0, self.tail), 0.95)) * self.error
 
 
 def compare_acceptance(
     start: tuple[npt.ArrayLike, npt.ArrayLike], trained: tuple[npt.ArrayLike, npt.ArrayLike], alpha: float
 ) -> Comparison:
-    """Whether a trained detector accepts less wild data than the start at equal false-alarm rates, up to alpha.
+    """Compare the wild data that the start and a trained detector accept at equal false-alarm rates, up to alpha.
 
-    The standard error is DeLong's for paired curves: it knows the luck of the wild examples and that of the ID examples.
+    The standard error is DeLong's for paired curves, sqrt(var(by wild) / m + var(by ID) / n): both samples contribute to it.
 
     Args:
         start: the start's scores of ID examples and of wild examples.
@@ -130,7 +145,7 @@ def compare_acceptance(
 
 
 def _placements(known: Floats, wild: Floats, alpha: float) -> tuple[Floats, Floats]:
-    """The share of false-alarm rates up to alpha at which each wild example is accepted; what each ID example adds to it."""
-    above = 1 - np.searchsorted(np.sort(known), wild, side="left") / len(known)  # of the ID examples, at or above it
+    """DeLong's placement values: the share of false-alarm rates that accept each wild example; the same for ID examples."""
+    above = 1 - np.searchsorted(np.sort(known), wild, side="left") / len(known)  # the share of ID examples at or above it
     inside = np.sort(wild[above < alpha])
     return np.minimum(above, alpha) / alpha, np.searchsorted(inside, known, side="right") / (len(wild) * alpha)

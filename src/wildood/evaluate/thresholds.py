@@ -1,4 +1,4 @@
-"""Which threshold to deploy: an order statistic of ID scores the model has never seen, and what it promises."""
+"""Conformal thresholds and p-values: order statistics of ID scores that the model has not been trained on."""
 
 import math
 from bisect import bisect_right
@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from wildood.errors import InputError
 from wildood.evaluate.binomial import binomial_cdf
-from wildood.evaluate.metrics import as_array, flat_scores
+from wildood.evaluate.metrics import Floats, as_array, flat_scores
 from wildood.settings import check_number
 
-_SMALLEST = 1e-9  # a rate that a holdout of 10^9 examples can promise
+_SMALLEST = 1e-9  # a rate that a holdout of 10^9 examples can guarantee
 
 
 def check_alpha(alpha: Any, name: str = "alpha") -> float:
@@ -21,7 +21,7 @@ def check_alpha(alpha: Any, name: str = "alpha") -> float:
     >>> check_alpha(0.05)
     0.05
     """
-    return round(_inside(alpha, name, "a false-alarm rate", "0.05"), 15)  # 1 - 0.9 is meant to be 0.1
+    return round(_inside(alpha, name, "a false-alarm rate", "0.05"), 15)  # so that 1 - 0.9 is 0.1
 
 
 def check_confidence(confidence: Any, name: str = "confidence") -> float:
@@ -34,7 +34,7 @@ def check_confidence(confidence: Any, name: str = "confidence") -> float:
 
 
 def confidence_text(confidence: float | None) -> str:
-    """A confidence as the end of what is promised; empty where it is promised on average.
+    """A confidence as the end of a sentence about a false-alarm rate; empty if there is none.
 
     >>> confidence_text(0.95), confidence_text(None)
     (' with confidence 0.95', '')
@@ -43,9 +43,10 @@ def confidence_text(confidence: float | None) -> str:
 
 
 def examples_needed(alpha: float, confidence: float | None = None) -> int:
-    """The smallest holdout from which a threshold can promise a false-alarm rate of at most alpha.
+    """The smallest holdout that can guarantee a false-alarm rate of at most alpha.
 
-    With a confidence it is the smallest n with 1 - (1 - alpha)^n >= confidence: the largest of n scores must do.
+    That is the smallest n with (1 - alpha)(n + 1) <= n; with a confidence, the smallest n with
+    1 - (1 - alpha)^n >= confidence.
 
     >>> examples_needed(0.05), examples_needed(0.05, confidence=0.95)
     (19, 59)
@@ -57,15 +58,14 @@ def examples_needed(alpha: float, confidence: float | None = None) -> int:
 
 
 def conformal_threshold(scores: npt.ArrayLike, alpha: float, confidence: float | None = None) -> float:
-    """The ceil((1 - alpha)(n + 1))-th smallest of n holdout scores; with a confidence, one that is a little higher.
+    """The ceil((1 - alpha)(n + 1))-th smallest of n holdout scores; with a confidence, a slightly higher one.
 
-    Rejecting where score > threshold then gives P(false alarm) <= alpha for a fresh ID example, on average over the
-    draw of the holdout, if holdout and fresh examples are exchangeable and the scores were not fitted on them.
+    Reject where score > threshold. Then P(false alarm) <= alpha for a fresh ID example, on average over holdouts, if holdout
+    and fresh examples are exchangeable and the scores were not fitted on them.
 
-    With `confidence` the promise is about the one holdout that is there: with that probability over its draw, the
-    false-alarm rate is at most alpha. The share of ID above the k-th smallest of n independent scores is at most alpha
-    with probability P(Binomial(n, 1 - alpha) <= k - 1), exactly so for continuous scores and with more for tied ones; k
-    is the smallest rank for which this reaches the confidence.
+    With `confidence`, the false-alarm rate is at most alpha for this holdout, with that probability over its draw. The share
+    of ID above the k-th smallest of n independent continuous scores is at most alpha with probability P(Binomial(n, 1 -
+    alpha) <= k - 1), and with ties the probability is larger. k is the smallest rank for which it reaches the confidence.
 
     >>> conformal_threshold(range(1, 101), alpha=0.05), conformal_threshold(range(1, 101), alpha=0.05, confidence=0.95)
     (96.0, 99.0)
@@ -79,7 +79,7 @@ def conformal_threshold(scores: npt.ArrayLike, alpha: float, confidence: float |
 
 
 def check_finite(scores: npt.ArrayLike) -> None:
-    """Refuse holdout scores that are not finite: a detector rejects such examples, whatever its threshold promises.
+    """Refuse holdout scores that are not finite: a detector rejects such examples, whatever its threshold is.
 
     >>> check_finite([1.0, float("inf")])
     Traceback (most recent call last):
@@ -94,7 +94,7 @@ def check_finite(scores: npt.ArrayLike) -> None:
 
 
 def threshold_rank(examples: int, alpha: float, confidence: float | None = None) -> int:
-    """Which of so many holdout scores, counted from the smallest, is the threshold.
+    """The rank k of the threshold among the holdout scores, the smallest being 1.
 
     >>> threshold_rank(4000, 0.05), threshold_rank(4000, 0.05, confidence=0.95)
     (3801, 3823)
@@ -105,15 +105,14 @@ def threshold_rank(examples: int, alpha: float, confidence: float | None = None)
         raise InputError(f"{examples} holdout examples cannot promise a false-alarm rate of {rate}: give at least {needed}")
     if confidence is None:
         return max(1, math.ceil(round((1 - alpha) * (examples + 1), 9)))
-    # As many scores may lie above as would be unlikely few if the false-alarm rate were more than alpha. None above
-    # will always do here; where that reaches the confidence exactly, rounding must not undo it.
-    may_be_wrong = 1 - confidence + 1e-12
-    choices = bisect_right(range(examples), may_be_wrong, key=lambda above: binomial_cdf(above, examples, alpha))
+    # The most scores a that may lie above the threshold have P(Binomial(n, alpha) <= a) <= 1 - confidence. The tolerance
+    # counts equality, and a = 0 is always enough here.
+    choices = bisect_right(range(examples), 1 - confidence + 1e-12, key=lambda above: binomial_cdf(above, examples, alpha))
     return examples + 1 - max(1, choices)
 
 
 def tied_scores(scores: npt.ArrayLike, alpha: float, confidence: float | None = None) -> str:
-    """Why a threshold rejects no holdout example although alpha allows it, as a sentence; empty if it rejects one.
+    """A warning that ties keep the threshold from rejecting any holdout example; empty if it rejects one.
 
     >>> tied_scores(range(100), alpha=0.05)
     ''
@@ -133,14 +132,13 @@ def tied_scores(scores: npt.ArrayLike, alpha: float, confidence: float | None = 
 
 def thresholds_by_class(
     scores: npt.ArrayLike, predicted: npt.ArrayLike, classes: int, alpha: float, confidence: float | None = None
-) -> npt.NDArray[np.float64]:
+) -> Floats:
     """One threshold for each class, from the holdout examples for which the classifier predicts that class.
 
-    The true class of a fresh example is unknown, so an example is rejected where its score exceeds the threshold of its
-    *predicted* class. Promised is a false-alarm rate of at most alpha among the fresh ID examples predicted as each
-    class, and so over all of them: on average over holdouts, or, with `confidence`, with that probability for all
-    classes at once (each of k has 1 - (1 - confidence) / k: Bonferroni). Nothing is promised for each *true* class:
-    examples of one that is often mistaken for others meet those others' thresholds.
+    An example is rejected where its score exceeds the threshold of its *predicted* class: the true class of a fresh example
+    is unknown. The false-alarm rate is at most alpha among the ID examples predicted as each class, and so over all of them:
+    on average over holdouts or, with `confidence`, with that probability for all classes at once (Bonferroni: 1 - (1 -
+    confidence) / k for each of k). For each *true* class nothing is guaranteed.
 
     >>> thresholds_by_class([1, 2, 3, 10, 20, 30], predicted=[0, 0, 0, 1, 1, 1], classes=2, alpha=0.25)
     array([ 3., 30.])
@@ -164,11 +162,11 @@ def thresholds_by_class(
     return np.array([conformal_threshold(known[groups == number], alpha, divided) for number in range(classes)])
 
 
-def p_values(scores: npt.ArrayLike, holdout_scores: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """The conformal p-value of each example, (1 + #{holdout >= score}) / (n + 1): small = looks unknown.
+def p_values(scores: npt.ArrayLike, holdout_scores: npt.ArrayLike) -> Floats:
+    """The conformal p-value of each example, (1 + #{holdout >= score}) / (n + 1): small means unknown.
 
-    For a fresh ID example P(p <= alpha) <= alpha, on average over holdouts, and p <= alpha exactly where the score
-    exceeds `conformal_threshold(holdout_scores, alpha)`.
+    P(p <= alpha) <= alpha for a fresh ID example, on average over holdouts; and p <= alpha exactly where the score exceeds
+    `conformal_threshold(holdout_scores, alpha)`.
 
     >>> p_values([0.0, 2.0, 9.0], holdout_scores=[1, 2, 3, 4])
     array([1. , 0.8, 0.2])

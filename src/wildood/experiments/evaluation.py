@@ -15,8 +15,8 @@ from wildood.data.validation import check_labels, labelled_source, unlabelled_so
 from wildood.detect.detector import Detector
 from wildood.detect.promise import Promise
 from wildood.errors import InputError
-from wildood.evaluate.binomial import Share, hypergeometric_tail, in_percent
-from wildood.evaluate.bootstrap import fpr_interval, percentile_interval, resample
+from wildood.evaluate.binomial import hypergeometric_tail
+from wildood.evaluate.intervals import Estimate, Share, fpr_interval, in_percent, percentile_interval, resample
 from wildood.evaluate.metrics import Metrics, all_metrics
 
 CONFIDENCE = 0.95  # of every interval
@@ -162,7 +162,7 @@ def check_on_known(detector: Detector, known: Decisions, confidence: float, role
     ['holds', 'above', 'broken']
     """
     promise, rate = detector.promise, Share.of(known.rejected, confidence)
-    measured = f"{rate.told(confidence)} of the ID examples are rejected"
+    measured = f"{rate.text(confidence)} of the ID examples are rejected"
     if role_of:
         says = f"{measured}; these examples {role_text(role_of)}, so they say nothing of the promise: give others"
         return PromiseCheck("cannot be told", says, rate)
@@ -171,7 +171,7 @@ def check_on_known(detector: Detector, known: Decisions, confidence: float, role
     rates, worst = [rate], None
     if promise.by_class:
         worst, rates = _by_class(known, confidence)
-        measured += f", of those predicted as {_name(detector, worst)}, {rates[0].told(confidence)}"
+        measured += f", of those predicted as {_name(detector, worst)}, {rates[0].text(confidence)}"
     high, value = max(each.high for each in rates), max(each.value for each in rates)
     low = max(each.low for each in (rate, *rates))  # what holds in each class holds over all of them
     word = f"promise of {_most(promise)}" if promise.unseen else f"aim of {_most(promise)} (no promise)"
@@ -270,15 +270,6 @@ def _tail(threshold: float, holdout: npt.NDArray[Any], fresh: npt.NDArray[Any]) 
     # With ties the rank that was fixed may be higher; a lower one gives a larger p-value.
     rank, accepted = min(int(np.sum(holdout < threshold)) + 1, len(holdout)), int(np.sum(fresh <= threshold))
     return hypergeometric_tail(rank, marked=len(holdout), drawn=rank + accepted, population=len(holdout) + len(fresh))
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A metric, from 0 to 1, with its interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)

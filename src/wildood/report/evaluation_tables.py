@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from wildood.data.fingerprint import role_text
-from wildood.evaluate.binomial import Share, percent_digits
-from wildood.experiments.evaluation import CONFIDENCE, Average, Estimate, Evaluation, OodResult, PromiseCheck
+from wildood.evaluate.intervals import Estimate, Share, percent_digits
+from wildood.experiments.evaluation import CONFIDENCE, Average, Evaluation, OodResult, PromiseCheck
 from wildood.report.escaping import escaped_latex, escaped_markdown, one_line
 
 UNITS = (

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wildood.detect.detector import Detector
-from wildood.evaluate.binomial import Share, in_percent
+from wildood.evaluate.intervals import Share, in_percent
 from wildood.evaluate.metrics import accepting_threshold, accuracy
 from wildood.report import figures
 from wildood.report.gallery import Pictures, can_be_shown, gallery

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from wildood.data.fingerprint import NOT_FRESH, SEEN_HOLDOUT, role_text
 from wildood.detect.detector import Detector
-from wildood.evaluate.binomial import Share
+from wildood.evaluate.intervals import Share
 from wildood.evaluate.mixture import FprByShare, UnknownShare, fpr_by_share, unknown_share
 from wildood.evaluate.thresholds import p_values
 from wildood.experiments.evaluation import Decisions, PromiseCheck, check_on_known, check_on_traffic

@@ -10,7 +10,7 @@ import numpy as np
 from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.detect.detector import Detector
-from wildood.evaluate.binomial import in_percent, percent_digits
+from wildood.evaluate.intervals import in_percent, percent_digits
 from wildood.report import figures
 from wildood.report.gallery import SHOWN, Pictures, can_be_shown, gallery
 from wildood.report.inspection import Inspection

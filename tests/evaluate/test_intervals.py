@@ -1,12 +1,11 @@
-"""The bootstrap, against a plain loop that draws the same examples and measures them anew."""
+"""Exact intervals of shares; the bootstrap, against a plain loop that draws the same examples and measures them anew."""
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from wildood.errors import InputError
-from wildood.evaluate.binomial import Share
-from wildood.evaluate.bootstrap import Interval, fpr_interval, percentile_interval, resample
+from wildood.evaluate.intervals import Share, fpr_interval, percentile_interval, resample
 from wildood.evaluate.metrics import auroc, fpr_at_tpr, fpr_standard_error
 
 RNG = np.random.default_rng(7)
@@ -86,8 +85,8 @@ def test_about_95_percent_of_the_intervals_hold_the_true_auroc():
 
 def test_sets_that_never_overlap_have_intervals_without_width():
     drawn = resample([0.0, 1.0, 2.0], [[3.0, 4.0]], resamples=50)
-    assert percentile_interval(drawn.fpr95[:, 0]) == Interval(0, 0)
-    assert percentile_interval(drawn.auroc[:, 0]) == Interval(1, 1)
+    assert percentile_interval(drawn.fpr95[:, 0]) == (0, 0)
+    assert percentile_interval(drawn.auroc[:, 0]) == (1, 1)
 
 
 def shares(*counts):
@@ -124,7 +123,7 @@ def test_intervals_of_a_small_fpr_miss_it_no_more_often_than_stated():
         accepted = Share.of(unknown <= np.sort(known)[379], 0.95)
         low, high = fpr_interval(drawn.fpr95, [accepted])
         held += low <= 0.01 <= high
-        alone += percentile_interval(drawn.fpr95[:, 0]).high >= 0.01
+        alone += percentile_interval(drawn.fpr95[:, 0])[1] >= 0.01
     assert held >= 0.95 * draws
     assert alone < 0.8 * draws
 
@@ -147,3 +146,23 @@ def test_a_percentile_interval_leaves_as_much_below_as_above():
 def test_what_cannot_be_resampled_is_refused(call, message):
     with pytest.raises(InputError, match=message):
         call()
+
+
+@pytest.mark.parametrize(("count", "examples"), [(0, 20), (3, 20), (20, 20), (511, 10_000)])
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+def test_a_counted_share_has_the_exact_interval(count, examples, confidence):
+    found = Share.of(np.arange(examples) < count, confidence)
+    low, high = stats.binomtest(count, examples).proportion_ci(confidence, method="exact")
+    assert (found.value, found.low, found.high) == pytest.approx((count / examples, low, high), abs=1e-9)
+    assert (found.count, found.examples) == (count, examples)
+    assert found == Share.of((count, examples), confidence)
+
+
+def test_a_share_of_nothing_is_refused():
+    with pytest.raises(InputError, match="0 of 0: give a count"):
+        Share.of(np.zeros(0, dtype=bool), 0.95)
+
+
+def test_shares_near_the_edges_are_told_in_plain_digits():
+    assert Share.of((999, 1000), 0.95).text(0.95) == "999 of 1000 (99.9 %; 99.4 to 100.0 % at 95 % confidence)"
+    assert Share.of((0, 1000), 0.99).text(0.99) == "0 of 1000 (0.0 %; 0.0 to 0.53 % at 99 % confidence)"
