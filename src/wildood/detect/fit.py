@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -13,7 +13,6 @@ from torch import nn
 from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.data.sampling import seeded
-from wildood.data.sources import Source
 from wildood.data.validation import all_labels, check_labels
 from wildood.detect.assessment import assess, training_benefit
 from wildood.detect.checks import (
@@ -27,7 +26,7 @@ from wildood.detect.checks import (
     run_record,
     versions,
 )
-from wildood.detect.choose_score import ChosenScore, choose_score
+from wildood.detect.choose_score import choose_score
 from wildood.detect.detector import Detector
 from wildood.detect.frozen import check_frozen, freeze, put_back
 from wildood.detect.posthoc import ACCURACY_SAMPLE, warn_of_accuracy
@@ -36,7 +35,7 @@ from wildood.detect.split import FitSplit, split_for_fit, subsample
 from wildood.errors import InputError
 from wildood.evaluate.selection import Comparison
 from wildood.evaluate.thresholds import check_alpha, check_confidence
-from wildood.methods.objective import Method, Objective, Start, stages_of
+from wildood.methods.objective import Method, Objective, stages_of
 from wildood.methods.schedule import Schedule
 from wildood.methods.woods import Woods
 from wildood.models.classifier import Classifier
@@ -127,64 +126,85 @@ def fit(
     distribution
     """
     method = _checked_method(method)
-    schedule = check_schedule(schedule, method.schedule(), looks=method.uses_wild and keep == "best")
     _check_keep(keep, ood, holdout)
     flags = {"by_class": by_class, "frozen": frozen, "verbose": verbose, "allow_duplicates": allow_duplicates}
     by_class, frozen, verbose, allow_duplicates = (check_flag(value, name) for name, value in flags.items())
-    alpha, confidence = check_alpha(method.alpha if alpha is None else alpha), optional(check_confidence)(confidence)
-    seed, run_dir, callbacks = check_seed(seed), check_run_dir(run_dir), _checked_callbacks(callbacks)
+    settings = _Settings(
+        method=method,
+        schedule=check_schedule(schedule, method.schedule(), looks=method.uses_wild and keep == "best"),
+        alpha=check_alpha(method.alpha if alpha is None else alpha),
+        confidence=optional(check_confidence)(confidence),
+        by_class=by_class,
+        frozen=frozen,
+        keep=keep,
+        seed=check_seed(seed),
+    )
+    run_dir, callbacks = check_run_dir(run_dir), _checked_callbacks(callbacks)
     on_epoch = optional(check_callable)(on_epoch, "on_epoch", {})
     check_spec(input)
     if frozen:
-        check_frozen(method, schedule)
-    with verbose_logging(verbose=verbose), seeded(seed, "fit"), torch.inference_mode(mode=False):  # the caller may be in it
+        check_frozen(method, settings.schedule)
+    # The caller may be in inference mode.
+    with verbose_logging(verbose=verbose), seeded(settings.seed, "fit"), torch.inference_mode(mode=False):
         data = split_for_fit(
-            labelled, wild, holdout, schedule, alpha, input, keep, seed, confidence, ood,
+            labelled, wild, holdout, settings.schedule, settings.alpha, input, keep, settings.seed, settings.confidence, ood,
             uses_wild=method.uses_wild, allow_duplicates=allow_duplicates,
         )  # fmt: skip
+        uses_features = method.uses_features or frozen
         classifier, classes = copy_classifier(
-            model, data.labelled, input, features, uses_features=method.uses_features or frozen, trained=True
+            model, data.labelled, input, features, uses_features=uses_features, trained=True
         )
-        _check_network(classifier, schedule, data, classes, "labelled" if holdout is None else "holdout", frozen=frozen)
-        how = {**_how(method, labelled, frozen=frozen), "alpha": alpha, "seed": seed, "keep": keep}
-        record = run_record(classifier, schedule, data.fingerprints, **how)
-        check_same_on_all_processes(
-            {**record, "confidence": confidence, "by_class": by_class, "run_dir given": run_dir is not None}
+        _check_network(classifier, classes, data, settings, "labelled" if holdout is None else "holdout")
+        names = labelled.classes if isinstance(labelled, Images) else ()
+        record = _run_record(classifier, data, settings, names, has_run_dir=run_dir is not None)
+        trained = _train(classifier, data, settings, record, run_dir, callbacks, on_epoch, has_wild=wild is not None)
+        deployed = _deploy(model, trained, settings)
+        detector = Detector(
+            deployed.classifier.eval(),
+            deployed.score,
+            data.example,
+            history=trained.history,
+            record=record | deployed.record,
         )
-        trained, seen = freeze(classifier, data, schedule, seed) if frozen else (classifier, data)
-        start = measure_start(trained, seen.labelled, seed)
-        warn_of_accuracy(start.accuracy if method.uses_wild else 1.0, "labelled")
-        objective = method.objective(trained, start)
-        check_distributed(schedule)
-        _check_choice(method, objective, keep, wild)
-        data = _with_choice(data, objective, keep, alpha, confidence, seed)
-        # After everything is checked: a call that is refused must leave no run behind.
-        run = None if run_dir is None else RunDirectory(run_dir, record)
-        # A method that trains without wild data keeps its last epoch: its start may know nothing, and guards nothing.
-        monitor = Monitor(seen.selection, seen.wild_aside if method.uses_wild else None, alpha)
-        common = {"labelled": seen.labelled, "wild": seen.wild, "seed": seed, "callbacks": callbacks, "on_epoch": on_epoch}
-        objective, history, kept = _train(method, objective, schedule, start, run, monitor, keep, common)
-        if frozen:
-            put_back(trained, classifier, tapped=method.uses_features)
-        record |= {"derived": objective.derived, "kept_epoch": kept, "versions": versions(), "examples": data.unlabelled}
-        record |= {"processes": this_process().world} if this_process().world > 1 else {}
-        data = _with_choice(data, objective, keep, alpha, confidence, seed)  # by the score of the last stage
-        chosen = _choose(objective, classifier, data, alpha)
-        any_choice = bool(chosen.record) or (method.uses_wild and keep != "last")
-        record |= _chosen_by(data, ood, any_choice=any_choice) | ({"chosen": chosen.record} if chosen.record else {})
-        deployed = _Deployed(classifier, chosen.score)
-        if method.uses_wild and data.wild_aside is not None:
-            deployed = _trained_or_start(model, deployed, data, alpha, keep, qualified=kept > 0)
-        record |= {"kept_epoch": 0, "chosen": {}} if deployed.start_kept else {}
-        detector = Detector(deployed.classifier.eval(), deployed.score, data.example, history=history, record=record)
         unseen = holdout is not None and keep != "as_published"
-        promise = Promise(alpha, len(data.threshold), unseen, confidence, by_class, data.caveat)
-        _calibrate(detector, data.threshold, promise)
-        if method.uses_wild and data.wild_aside is not None:
-            _assess(detector, deployed, data, data.wild_aside, seed)
-        detector.record |= _accuracy_lost(detector, len(data.selection))
+        _calibrate(detector, trained.data, settings, unseen=unseen)
+        _assess(detector, trained.data, deployed, settings)
         _report(detector, keep)
     return detector
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The checked arguments of `fit` that decide its outcome."""
+
+    method: Method
+    schedule: Schedule
+    alpha: float
+    confidence: float | None
+    by_class: bool
+    frozen: bool
+    keep: Keep
+    seed: int
+
+
+class _Trained(NamedTuple):
+    """The end of training: the classifier, the last stage's objective, the data, all rows, and which one was kept."""
+
+    classifier: Classifier
+    objective: Objective
+    data: FitSplit
+    history: list[Row]
+    kept: int
+
+
+class _Deployed(NamedTuple):
+    """What the detector is made of: the trained classifier, or the start if training was not shown to help."""
+
+    classifier: Classifier
+    score: Score
+    record: dict[str, Any]
+    benefit: Comparison | None = None
+    start_kept: bool = False
 
 
 def _checked_method(method: Any) -> Method:
@@ -209,131 +229,186 @@ def _check_keep(keep: Any, ood: Any, holdout: Any) -> None:
         raise InputError("keep='as_published' chooses the epoch by known OOD examples: give ood=x and holdout=(x, y), too")
 
 
-def _check_network(
-    classifier: Classifier, schedule: Schedule, data: FitSplit, classes: int, held: str, *, frozen: bool
-) -> None:
+def _check_network(classifier: Classifier, classes: int, data: FitSplit, settings: _Settings, holdout: str) -> None:
     """Refuse a model that cannot be trained on this data."""
-    if not frozen:  # where the last layer is trained, whatever the model says
+    if not settings.frozen:  # then the last layer is trained, whatever requires a gradient
         check_trainable(classifier)
-    check_augmentation(schedule, data.example.shape)
+    check_augmentation(settings.schedule, data.example.shape)
     for part in (data.selection, data.threshold):
-        check_labels(all_labels(part), held, classes)
+        check_labels(all_labels(part), holdout, classes)
 
 
-def _how(method: Method, labelled: Any, *, frozen: bool) -> dict[str, Any]:
-    """The settings that make a run this run, and the names of the classes."""
-    how: dict[str, Any] = {"method": {"name": type(method).__name__, **asdict(method)}}  # type: ignore[call-overload]
-    if isinstance(labelled, Images) and labelled.classes:
-        how["classes"] = list(labelled.classes)
-    return how | ({"frozen": True} if frozen else {})
+def _run_record(
+    classifier: Classifier, data: FitSplit, settings: _Settings, names: Sequence[str], *, has_run_dir: bool
+) -> dict[str, Any]:
+    """What identifies this run: the same on all processes, and for a run directory."""
+    method: Any = settings.method
+    record = run_record(
+        classifier,
+        settings.schedule,
+        data.fingerprints,
+        method={"name": type(method).__name__, **asdict(method)},
+        **({"classes": list(names)} if names else {}),
+        **({"frozen": True} if settings.frozen else {}),
+        alpha=settings.alpha,
+        seed=settings.seed,
+        keep=settings.keep,
+    )
+    besides = {"confidence": settings.confidence, "by_class": settings.by_class, "run_dir given": has_run_dir}
+    check_same_on_all_processes(record | besides)
+    return record
 
 
-def _check_choice(method: Method, objective: Objective, keep: Keep, wild: Any) -> None:
-    """Refuse a setting of the score that nothing is left to choose by; tell of wild data that has nothing to choose."""
+def _check_choice(objective: Objective, settings: _Settings, *, has_wild: bool) -> None:
+    """Refuse a setting of the score that nothing is left to choose by; warn of wild data that is not used."""
     several = len(objective.score.candidates()) > 1
-    if wild is not None and not several and not method.uses_wild:
-        logger.warning("%s does not use wild data: it trains on labelled data alone", type(method).__name__)
-    if keep == "last" and several:
+    if has_wild and not several and not settings.method.uses_wild:
+        logger.warning("%s does not use wild data: it trains on labelled data alone", type(settings.method).__name__)
+    if settings.keep == "last" and several:
         raise InputError(
             "keep='last' leaves no part of the holdout to choose epsilon by: give epsilon, or keep='best' (--epsilon or "
             "--keep best)"
         )
 
 
-def _with_choice(
-    data: FitSplit, objective: Objective, keep: Keep, alpha: float, confidence: float | None, seed: int
-) -> FitSplit:
-    """The same, with a half of the holdout to choose by where the score has a setting to choose, as for an epoch."""
-    if keep == "as_published" or len(objective.score.candidates()) == 1:
+def _with_selection(data: FitSplit, objective: Objective, settings: _Settings) -> FitSplit:
+    """The same data, with half of the holdout to choose by if the score has a setting to choose."""
+    if settings.keep == "as_published" or len(objective.score.candidates()) == 1:
         return data
-    return data.with_selection(alpha, confidence, seed, instead="a fixed setting of the score (--epsilon)")
-
-
-def _choose(objective: Objective, classifier: Classifier, data: FitSplit, alpha: float) -> ChosenScore:
-    """The score of the finished detector, with its settings."""
-    by = {"ood" if "ood" in data.fingerprints else "wild": data.wild_aside}
-    return choose_score(objective.score.eval().candidates(), classifier, data.selection, alpha, **by)
-
-
-def _chosen_by(data: FitSplit, ood: Any, *, any_choice: bool) -> dict[str, str]:
-    """What has chosen, for the record; tell of OOD examples that had nothing to choose."""
-    if ood is not None and not any_choice:
-        logger.warning("ood has chosen nothing: there was no epoch and no setting to choose")
-    holdout = {**data.fingerprints, **data.unlabelled}.get("holdout")
-    return {"chosen_by": holdout} if holdout and any_choice else {}
+    instead = "a fixed setting of the score (--epsilon)"
+    return data.with_selection(settings.alpha, settings.confidence, settings.seed, instead=instead)
 
 
 def _train(
-    method: Method,
-    objective: Objective,
-    schedule: Schedule,
-    start: Start,
-    run: RunDirectory | None,
-    monitor: Monitor,
-    keep: Keep,
-    common: dict[str, Any],
-) -> tuple[Objective, list[Row], int]:
-    """Each stage of a method on the same classifier: the last one's objective, all rows, and which of them was kept."""
-    stages = stages_of(method)
-    history: list[Row] = []
-    kept = 0
+    classifier: Classifier,
+    data: FitSplit,
+    settings: _Settings,
+    record: dict[str, Any],
+    run_dir: Path | None,
+    callbacks: Sequence[Callback],
+    on_epoch: OnEpoch | None,
+    *,
+    has_wild: bool,
+) -> _Trained:
+    """Train the stages of the method, one after the other, on the same classifier."""
+    method, schedule, seed = settings.method, settings.schedule, settings.seed
+    trained, inputs = freeze(classifier, data, schedule, seed) if settings.frozen else (classifier, data)
+    start = measure_start(trained, inputs.labelled, seed)
+    if method.uses_wild:
+        warn_of_accuracy(start.accuracy, "labelled")
+    objective = method.objective(trained, start)
+    check_distributed(schedule)
+    _check_choice(objective, settings, has_wild=has_wild)
+    data = _with_selection(data, objective, settings)
+    # After everything is checked: a call that is refused must leave no run behind.
+    run = None if run_dir is None else RunDirectory(run_dir, record)
+    # A method that trains without wild data keeps its last epoch: there is nothing to choose it by.
+    monitor = Monitor(inputs.selection, inputs.wild_aside if method.uses_wild else None, settings.alpha)
+    stages, history, kept = stages_of(method), list[Row](), 0
     for number, stage in enumerate(stages, 1):
-        if number > 1:  # on what the stage before it has made of the classifier
+        if number > 1:
             objective, schedule = stage.objective(objective.classifier, start), stage.schedule()
         for warning in objective.warnings:
             logger.warning("%s", warning)
-        settings = {**common, "run": run}
-        if len(stages) > 1:
-            settings["run"] = None if run is None else run.stage(number)
-            settings["callbacks"] = [AddColumns({"stage": number}), *common["callbacks"]]
-        select = SelectEpoch(monitor, keep, only_start=number < len(stages))
-        rows, kept_here = train(objective=objective, schedule=schedule, select=select, **settings)
-        kept = len(history) + kept_here
+        several = len(stages) > 1
+        rows, kept_row = train(
+            objective,
+            inputs.labelled,
+            inputs.wild,
+            schedule,
+            seed,
+            select=SelectEpoch(monitor, settings.keep, only_start=number < len(stages)),
+            run=run.stage(number) if run is not None and several else run,
+            callbacks=[AddColumns({"stage": number}), *callbacks] if several else callbacks,
+            on_epoch=on_epoch,
+        )
+        kept = len(history) + kept_row
         history += rows
-    return objective, history, kept
+    if settings.frozen:
+        put_back(trained, classifier, tapped=method.uses_features)
+    return _Trained(classifier, objective, _with_selection(data, objective, settings), history, kept)
 
 
-class _Deployed(NamedTuple):
-    """What the detector is made of: what was trained, or the start where training was not shown to help."""
-
-    classifier: Classifier
-    score: Score
-    benefit: Comparison | None = None
-    start_kept: bool = False
+def _deploy(model: nn.Module, trained: _Trained, settings: _Settings) -> _Deployed:
+    """Choose the settings of the score, and between the trained classifier and the start."""
+    data, objective = trained.data, trained.objective
+    aside = {"ood" if "ood" in data.fingerprints else "wild": data.wild_aside}
+    candidates = objective.score.eval().candidates()
+    chosen = choose_score(candidates, trained.classifier, data.selection, settings.alpha, **aside)
+    any_choice = bool(chosen.record) or (settings.method.uses_wild and settings.keep != "last")
+    if "ood" in data.fingerprints and not any_choice:
+        logger.warning("ood has chosen nothing: there was no epoch and no setting to choose")
+    holdout = {**data.fingerprints, **data.unlabelled}.get("holdout")
+    record = {
+        "derived": objective.derived,
+        "kept_epoch": trained.kept,
+        "versions": versions(),
+        "examples": data.unlabelled,
+        **({"processes": this_process().world} if this_process().world > 1 else {}),
+        **({"chosen_by": holdout} if holdout and any_choice else {}),
+        **({"chosen": chosen.record} if chosen.record else {}),
+    }
+    deployed = _Deployed(trained.classifier, chosen.score, record)
+    if not settings.method.uses_wild or data.wild_aside is None:
+        return deployed
+    return _trained_or_start(model, deployed, data, settings, qualified=trained.kept > 0)
 
 
 def _trained_or_start(
-    model: nn.Module, trained: _Deployed, data: FitSplit, alpha: float, keep: Keep, *, qualified: bool
+    model: nn.Module, trained: _Deployed, data: FitSplit, settings: _Settings, *, qualified: bool
 ) -> _Deployed:
-    """The trained detector, or, of `keep="best"`, the energy of the start unless training is shown to help."""
-    assert data.wild_aside is not None  # noqa: S101 - asked before
+    """The trained detector; with `keep="best"`, the energy of the start unless training is shown to help."""
+    assert data.wild_aside is not None  # noqa: S101 - the caller has checked
     start, _ = copy_classifier(model, data.labelled, trained.classifier.spec, None, uses_features=False)
     start = start.to(trained.classifier.device)
-    if qualified or keep != "best":
+    if qualified or settings.keep != "best":
         both = trained.classifier, trained.score
-        found = training_benefit(start, both, data.selection, data.wild_aside, alpha)
-        # Of several processes, all decide as the first one does: another machine may round otherwise.
-        agreed = json.loads(broadcast(json.dumps(asdict(found)).encode()) or b"{}")
+        benefit = training_benefit(start, both, data.selection, data.wild_aside, settings.alpha)
+        # All processes decide as the first one does: another machine may round otherwise.
+        agreed = json.loads(broadcast(json.dumps(asdict(benefit)).encode()) or b"{}")
         trained = trained._replace(benefit=Comparison(**agreed))
-    if keep != "best" or (trained.benefit is not None and trained.benefit.helped):
+    if settings.keep != "best" or (trained.benefit is not None and trained.benefit.helped):
         return trained
-    return _Deployed(start, EnergyScore(), trained.benefit, start_kept=True)
+    record = trained.record | {"kept_epoch": 0, "chosen": {}}
+    return _Deployed(start, EnergyScore(), record, trained.benefit, start_kept=True)
 
 
-def _assess(detector: Detector, deployed: _Deployed, data: FitSplit, aside: Source, seed: int) -> None:
+def _calibrate(detector: Detector, data: FitSplit, settings: _Settings, *, unseen: bool) -> None:
+    """Set the threshold. If one for each class is impossible, set one for all: what was trained must not be lost."""
+    by_class = settings.by_class
+    promise = Promise(settings.alpha, len(data.threshold), unseen, settings.confidence, by_class, data.caveat)
+    try:
+        detector.calibrate_on(data.threshold, promise)
+    except InputError as error:
+        if not by_class:
+            raise
+        logger.warning("by class was NOT done, one threshold is for all classes: %s", error)
+        detector.calibrate_on(data.threshold, replace(promise, by_class=False))
+        detector.record["not_by_class"] = str(error)
+
+
+def _assess(detector: Detector, data: FitSplit, deployed: _Deployed, settings: _Settings) -> None:
     """Write what data set aside says of the detector into its record."""
-    by_ood = "ood" in data.fingerprints
-    trained_on = None
-    if data.wild is not None and not deployed.start_kept and not by_ood:
-        trained_on = subsample(data.wild.whole(seed), len(aside), seed)
-    kind = "OOD" if by_ood else "wild"
-    labelled = subsample(data.labelled, ACCURACY_SAMPLE, seed)
-    found = assess(detector, aside, trained_on, labelled, deployed.benefit, start_kept=deployed.start_kept, examples=kind)
-    detector.record["assessment"] = found.record()
+    aside, seed = data.wild_aside, settings.seed
+    if settings.method.uses_wild and aside is not None:
+        by_ood, trained_on = "ood" in data.fingerprints, None
+        if data.wild is not None and not deployed.start_kept and not by_ood:
+            trained_on = subsample(data.wild.whole(seed), len(aside), seed)
+        assessment = assess(
+            detector,
+            aside,
+            trained_on,
+            subsample(data.labelled, ACCURACY_SAMPLE, seed),
+            deployed.benefit,
+            start_kept=deployed.start_kept,
+            examples="OOD" if by_ood else "wild",
+        )
+        detector.record["assessment"] = assessment.record()
+    detector.record |= _accuracy_lost(detector, len(data.selection))
 
 
 def _accuracy_lost(detector: Detector, examples: int) -> dict[str, str]:
-    """For the record: that what is deployed is less accurate on data set aside than the start, beyond luck."""
+    """For the record: whether the detector is less accurate on data set aside than the start, by more than chance."""
     start, kept = detector.history[0], detector.history[detector.record["kept_epoch"]]
     if "accuracy" not in start or "accuracy" not in kept:
         return {}
@@ -346,29 +421,17 @@ def _accuracy_lost(detector: Detector, examples: int) -> dict[str, str]:
     }
 
 
-def _calibrate(detector: Detector, holdout: Source, promise: Promise) -> None:
-    """Set the threshold; one for all classes where one for each cannot be had: what was trained must not be lost."""
-    try:
-        detector.calibrate_on(holdout, promise)
-    except InputError as error:
-        if not promise.by_class:
-            raise
-        logger.warning("by class was NOT done, one threshold is for all classes: %s", error)
-        detector.calibrate_on(holdout, replace(promise, by_class=False))
-        detector.record["not_by_class"] = str(error)
-
-
 def _report(detector: Detector, keep: Keep) -> None:
-    """Say which epoch was kept, what is promised, and what to be warned of."""
+    """Log the warnings, the epoch that was kept, and the promise."""
     kept, assessment = detector.record["kept_epoch"], detector.record.get("assessment")
     for warning in detector.warnings:
-        if warning != detector.record.get("ties"):  # which was said when the threshold was set
+        if warning != detector.record.get("ties"):  # which was logged when the threshold was set
             logger.warning("%s", warning)
     if keep == "best" and kept:
         start, chosen = detector.history[0], detector.history[kept]
         what = "epoch" if detector.record["schedule"]["rounds"] is None else "round"
         columns = [name for name in ("accuracy", "acceptance") if name in start and name in chosen]
-        told = "".join(f", {name} {100 * start[name]:.1f} -> {100 * chosen[name]:.1f} %" for name in columns)
+        changes = "".join(f", {name} {100 * start[name]:.1f} -> {100 * chosen[name]:.1f} %" for name in columns)
         of = f" of {assessment['aside']} examples set aside" if assessment is not None else ""
-        logger.info("kept %s %d of %d%s%s", what, chosen["epoch"], detector.history[-1]["epoch"], told, of)
+        logger.info("kept %s %d of %d%s%s", what, chosen["epoch"], detector.history[-1]["epoch"], changes, of)
     logger.info("threshold %s: %s", detector.threshold_text, detector.promise_text)
