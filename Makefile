@@ -2,14 +2,28 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+# loadfile: tests of one file share what their fixtures trained.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile
 
-.PHONY: demo test lint types install clean
+.PHONY: demo check test campaign coverage lint types install clean
 
 demo: install
 	$(BIN)/wildood demo
 
+# What to run while working: everything but slow tests, in about a minute.
+check: lint types
+	$(PYTEST) -m "not slow and not campaign"
+
+# What a change must pass: everything but campaigns.
 test: lint types
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile
+	$(PYTEST)
+
+# Hundreds of kills and draws, by hand before a release.
+campaign: install
+	$(PYTEST) -m campaign
+
+coverage: install
+	$(PYTEST) --cov --cov-report=term:skip-covered
 
 lint: install
 	$(BIN)/ruff check .
@@ -27,4 +41,4 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
