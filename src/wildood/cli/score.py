@@ -10,11 +10,9 @@ from typing import Annotated, Any
 import tyro
 
 from wildood import __version__
-from wildood.cli.models import read_model
-from wildood.cli.options import named, parse
+from wildood.cli.inputs import archive_like, read_model
+from wildood.cli.options import DATA_ROOT, named, parse
 from wildood.cli.score_on_ray import Job, answer_on_ray
-from wildood.cli.sources import archive_like
-from wildood.cli.training import DATA_ROOT
 from wildood.detect.bulk import Archive, Chunk, Format, Lines, Output, Progress, draft_of, lines_of, write_lines
 from wildood.detect.storage import load, read_description
 from wildood.errors import InputError

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from wildood import __version__
-from wildood.cli.models import read_model
+from wildood.cli.inputs import read_model
 from wildood.detect.bulk import Chunk, Format, Lines, Rows, lines_of
 from wildood.detect.detector import Detector
 from wildood.detect.storage import load, read_description
