@@ -125,7 +125,10 @@ def _read_config(options: Any, command: str, typed: set[str]) -> dict[str, Any]:
     refuse_nul([value for value in content.values() if isinstance(value, str)], command)
     kinds = {name: kind for name, kind in get_type_hints(type(options)).items() if name in _names(type(options))}
     for name, value in content.items():
-        content[name] = _typed(value, kinds[name], name, options) if name in kinds else None if value == "None" else value
+        if name in kinds:
+            content[name] = _typed(value, kinds[name], name, options)
+        elif value == "None":
+            content[name] = None
     typed = typed | {name for name, value in content.items() if value is True and f"no_{name}" in typed}
     void: set[str] = set()
     if "as_published" in typed or ("method" in typed and getattr(options, "method", None) != content.get("method", "woods")):
@@ -216,11 +219,11 @@ def require(options: Any, command: str, names: Sequence[str]) -> None:
 
 def as_toml(options: Any, command: str, hidden: Iterable[str] = ()) -> str:
     """The effective settings, to be read and passed back with --config; "None" where that is not the default."""
-    lines = [
-        f"{each.name} = {toml_value(str(value) if value is None or isinstance(value, Path) else value)}"
-        for part in (options, options.settings, options.schedule)
-        for each in (fields(part) if part is not None else ())
-        for value in [getattr(part, each.name)]
-        if not (value is None and each.default is None) and each.name in {*_names(type(part))} - {*hidden}
-    ]
-    return f"# wildood {command} --config THIS FILE\n" + "\n".join(lines) + "\n"
+    lines = [f"# wildood {command} --config THIS FILE"]
+    for part in filter(None, (options, options.settings, options.schedule)):
+        defaults = {each.name: each.default for each in fields(part)}
+        for name in _names(type(part)):
+            value = getattr(part, name)
+            if name not in hidden and not (value is None and defaults[name] is None):
+                lines.append(f"{name} = {toml_value(str(value) if value is None or isinstance(value, Path) else value)}")
+    return "\n".join(lines) + "\n"
