@@ -1,8 +1,9 @@
-"""Checks of a setting that a user writes: a number, a choice, a flag, a path; each refusal is one short line."""
+"""Checks of arguments: a number, a choice, a flag, a path; each refusal is one short line."""
 
 import math
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from inspect import signature
 from numbers import Integral, Real
 from pathlib import Path
@@ -43,9 +44,9 @@ def check_number(
 ) -> float:
     """A number within the bounds, as a float; numpy's numbers and fractions count, booleans do not.
 
-    It must be finite, unless infinity says that there is no limit.
+    Without `finite`, infinity may stand for "no limit".
 
-    >>> check_number(2, "lr", "a positive number", above=0)
+    >>> check_positive(2, "lr")
     2.0
     >>> check_number("2", "lr", "a positive number", above=0)
     Traceback (most recent call last):
@@ -62,14 +63,7 @@ def check_number(
     raise InputError(f"{name} is {quoted(value)}: give {expected}")
 
 
-def check_positive(value: Any, name: str) -> float:
-    """A finite number above 0.
-
-    >>> check_positive(-1, "OutlierExposure: weight")
-    Traceback (most recent call last):
-    wildood.errors.InputError: OutlierExposure: weight is -1: give a positive number
-    """
-    return check_number(value, name, "a positive number", above=0)
+check_positive = partial(check_number, expected="a positive number", above=0)
 
 
 def check_integer(value: Any, name: str, expected: str = "", *, least: int = 1, most: int = 10**9) -> int:
@@ -78,30 +72,20 @@ def check_integer(value: Any, name: str, expected: str = "", *, least: int = 1, 
     >>> check_integer(0, "k")
     Traceback (most recent call last):
     wildood.errors.InputError: k is 0: give a whole number from 1 to 1000000000
+    >>> check_count(10**23, "epochs")
+    Traceback (most recent call last):
+    wildood.errors.InputError: epochs is 100000000000000000000000: give a positive whole number up to 10^9
+    >>> check_width(-64, "inputs")
+    Traceback (most recent call last):
+    wildood.errors.InputError: inputs is -64: give a whole number from 1 to 1048576
     """
     if isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= most:
         return int(value)
     raise InputError(f"{name} is {quoted(value)}: give {expected or f'a whole number from {least} to {most}'}")
 
 
-def check_count(value: Any, name: str) -> int:
-    """A whole number from 1 to 10^9: what is counted beyond that, such as steps, is a slip of the finger.
-
-    >>> check_count(10**23, "epochs")
-    Traceback (most recent call last):
-    wildood.errors.InputError: epochs is 100000000000000000000000: give a positive whole number up to 10^9
-    """
-    return check_integer(value, name, "a positive whole number up to 10^9")
-
-
-def check_width(value: Any, name: str) -> int:
-    """How many inputs, units, channels or classes a layer has: from 1 to 2^20, which any machine can allocate.
-
-    >>> check_width(-64, "inputs")
-    Traceback (most recent call last):
-    wildood.errors.InputError: inputs is -64: give a whole number from 1 to 1048576
-    """
-    return check_integer(value, name, least=1, most=1 << 20)
+check_count = partial(check_integer, expected="a positive whole number up to 10^9")  # more steps are a slip of the finger
+check_width = partial(check_integer, most=1 << 20)  # units, channels or classes that any machine can allocate
 
 
 def check_flag(value: Any, name: str) -> bool:
@@ -130,7 +114,7 @@ def check_choice(value: Any, name: str, choices: Sequence[str]) -> str:
 
 
 def check_path(value: Any, name: str) -> Path:
-    """A path that the file system can have; whether something is there is not asked.
+    """A path that a file can have, whether there is one or not.
 
     >>> check_path(3, "run_dir")
     Traceback (most recent call last):
@@ -148,7 +132,7 @@ def check_path(value: Any, name: str) -> Path:
 
 
 def can_be_named(text: str) -> bool:
-    r"""Whether a path may hold this text: no NUL, and nothing that is no character in the system's encoding.
+    r"""Whether a path may hold this text: no NUL, and no character outside the system's encoding.
 
     >>> can_be_named("caf\udce9.png"), can_be_named("a\0b")
     (True, False)
@@ -188,7 +172,7 @@ def optional(check: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_fields(settings: Any, owner: str, **checks: Callable[..., Any]) -> None:
-    """Put what its check returns in the place of each field of a frozen dataclass; `owner` comes before the field's name.
+    """Replace each field of a frozen dataclass by what its check returns; `owner` precedes the field's name in messages.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)

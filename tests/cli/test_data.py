@@ -111,8 +111,9 @@ def test_the_data_root_may_come_from_the_environment(tmp_path, capsys, monkeypat
         (["get", "svhn:val"], "svhn has no part 'val': give svhn:train, svhn:test or svhn:extra"),
         (["get"], "data get needs the name of a set: wildood data list shows them"),
         (["check", "elephants"], f"no set is named 'elephants': give one of {', '.join(SETS)}"),
-        (["lits"], "data: no action 'lits': give list, get or check"),
-        (["list", "--rot", "x"], "data list: unrecognized options: --rot, x. See wildood data list --help"),
+        (["lits"], "data: action cannot be 'lits': it is one of check, get, list. See wildood data --help"),
+        ([], "data: missing: ACTION. See wildood data --help"),
+        (["list", "--rot", "x"], "data: unrecognized options: --rot, x. See wildood data --help"),
     ],
 )
 def test_a_mistake_is_one_line_and_downloads_nothing(tmp_path, capsys, monkeypatch, words, message):
@@ -122,15 +123,6 @@ def test_a_mistake_is_one_line_and_downloads_nothing(tmp_path, capsys, monkeypat
     assert err.startswith(f"wildood: {message}")
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
-
-
-def test_data_alone_shows_its_usage(capsys):
-    assert main(["data"]) == 2
-    out, err = capsys.readouterr()
-    assert out.startswith("usage: wildood data list|get|check")
-    assert err == "wildood: data: say list, get or check\n"
-    assert main(["data", "--help"]) == 0
-    assert capsys.readouterr() == (out, "")
 
 
 def test_a_source_that_fails_is_one_line(tmp_path, capsys, file_server):

@@ -212,6 +212,7 @@ def test_without_matplotlib_all_but_the_page_is_written(place, monkeypatch, caps
     assert sorted(path.name for path in (place / "o").iterdir()) == ["metrics.json", "table.md", "table.tex"]
 
 
+@pytest.mark.slow
 def test_none_of_the_extras_is_needed(place, files):
     command = [sys.executable, "-c", WITHOUT, "evaluate", "d", *SETS, *QUICK, "--out", str(place / "o")]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

@@ -278,6 +278,7 @@ def test_without_matplotlib_the_result_is_written_and_a_line_says_how_to_get_the
     assert not (tmp_path / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_the_program_ends_with_the_code_and_needs_none_of_the_extras(tmp_path, place):
     words = ["inspect", "det", "--wild", "mixed.npy", "--out", str(tmp_path)]
     done = subprocess.run([sys.executable, "-c", WITHOUT, *words], cwd=place, capture_output=True, text=True, check=False)

@@ -15,11 +15,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from wildood.cli.models import read_model
-from wildood.cli.options import named, parse
-from wildood.cli.printing import say
-from wildood.cli.sources import read_like, read_test
-from wildood.cli.training import DATA_ROOT
+from wildood.cli.inputs import read_like, read_model, read_test
+from wildood.cli.main import say
+from wildood.cli.options import DATA_ROOT, named, parse
 from wildood.data.catalog import is_named_set
 from wildood.data.files import write_text
 from wildood.data.images import Images

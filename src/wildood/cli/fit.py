@@ -3,31 +3,19 @@
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, make_dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import product
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
-from wildood.cli.grid import grid_of, ranking_lines
-from wildood.cli.models import read_model
+from wildood.cli.inputs import adapt, check_colours, input_spec, read_labelled, read_model, read_wild
+from wildood.cli.main import say
 from wildood.cli.options import named
-from wildood.cli.printing import say
-from wildood.cli.sources import read_labelled, read_wild
-from wildood.cli.training import (
-    CommonOptions,
-    as_toml,
-    check_colours,
-    given,
-    made_for,
-    parse_with_config,
-    require,
-    schedule_of,
-    settings_of,
-    spec_of,
-)
+from wildood.cli.training import TrainingOptions, as_toml, parse_training, require
 from wildood.data.files import write_text
 from wildood.data.images import Images
 from wildood.data.wild import Wild, as_wild
@@ -36,9 +24,9 @@ from wildood.detect.fit import fit
 from wildood.detect.fit_many import fit_many, split_for_ranking
 from wildood.detect.split import split_wild, subsample
 from wildood.errors import InputError
+from wildood.evaluate.ranking import Ranking
 from wildood.methods.objective import Method
-from wildood.methods.schedule import Schedule
-from wildood.methods.shipped import METHODS as TRAINING_METHODS
+from wildood.methods.shipped import METHODS
 from wildood.models.classifier import Classifier
 from wildood.report.given import LOOKED_AT, Given
 from wildood.report.tables import plots_installed
@@ -46,11 +34,9 @@ from wildood.scores.energy import EnergyScore
 from wildood.train.distributed import is_first
 from wildood.train.progress import logger, verbose_logging
 
-METHODS: dict[str, Any] = dict(TRAINING_METHODS)
-
 
 @dataclass(frozen=True)
-class FitOptions(CommonOptions):
+class FitOptions(TrainingOptions):
     """Teach a classifier to say "unknown" from wild data, and write the detector to a directory.
 
     Called again with the same options, a run that was cut off goes on.
@@ -58,12 +44,12 @@ class FitOptions(CommonOptions):
     Attributes:
         wild: unlabelled traffic, known and unknown mixed: a directory of pictures, a .csv or .jsonl file of paths, FILE.npz,
             FILE.npy or a named set.
-        holdout: like labelled: examples that the model was not trained on. The promise rests on them.
-        method: what to train with.
+        holdout: like labelled: examples that the model was not trained on. Used to calibrate the false-alarm rate.
+        method: what to train with; wildood fit --method NAME --help shows the settings of a method.
         as_published: do what the released code does, bugs included (woods, woods-alt and energy-logistic).
         features: the submodule whose output are the features, for methods that use them; found if not given.
         frozen: train only the last layer and what the method adds, on features that are computed once.
-        confidence: promise the false-alarm rate with this probability over the draw of the holdout, instead of on average.
+        confidence: guarantee the false-alarm rate with this probability over the draw of the holdout, instead of on average.
         by_class: a threshold for each predicted class, so that no class bears all false alarms.
         auto: train in rounds of 50, 100, 200 and more steps, until one improves neither the share of wild data that is
             accepted nor the constraints.
@@ -87,102 +73,134 @@ class FitOptions(CommonOptions):
     allow_duplicates: bool = False
 
 
-Options: Any = make_dataclass(
-    "Options",
-    settings_of(*METHODS.values()) + settings_of(Schedule),
-    bases=(FitOptions,),
-    frozen=True,
-    namespace={"__doc__": FitOptions.__doc__},
-)
-
-
 def run(words: Sequence[str]) -> None:
-    """Fit as the words say; the detector and the effective settings are in the output directory afterwards."""
-    options = parse_with_config(Options, "fit", words, (*METHODS.values(), Schedule))
-    require(options, "fit", ("labelled", *(("wild",) if METHODS[options.method].uses_wild else ()), "model", "out"))
-    method = method_of(options)
-    grid = grid_of(method, options.grid) if options.grid else []
-    schedule = schedule_of(options, method.schedule(), auto=options.auto)
+    """Fit a detector; it is in the output directory afterwards, with the effective settings and a page."""
+    options: Any = parse_training(FitOptions, "fit", words, method_of)
+    method: Method = options.settings
+    require(options, "fit", ("labelled", *(("wild",) if method.uses_wild else ()), "model", "out"))
+    methods = grid_of(method, options.grid) if options.grid else []
     model = read_model(options.model, options.seed)
-    check_colours(options)  # a mistake is told before pictures are decoded
+    check_colours(options)  # before pictures are decoded
     with verbose_logging(verbose=not options.quiet):
         labelled = read_labelled(options.labelled, "--labelled", options)
         wild = None if options.wild is None else read_wild(options.wild, "--wild", options, labelled)
         holdout = None if options.holdout is None else read_labelled(options.holdout, "--holdout", options, labelled)
-        options, model = made_for(labelled, options, model)
+        options, model = adapt(labelled, options, model)
     settings: dict[str, Any] = {
-        "schedule": schedule,
-        "input": spec_of(options),
+        "schedule": options.schedule,
+        "input": input_spec(options),
         "features": options.features,
         "frozen": options.frozen,
         "confidence": options.confidence,
         "by_class": options.by_class,
         "allow_duplicates": options.allow_duplicates,
+        "keep": options.keep,
         "seed": options.seed,
         "run_dir": options.out / "run",
         "verbose": not options.quiet,
     }
-    if grid:
-        made = fit_many(model, labelled, wild, holdout, methods=grid, keep=options.keep, **settings)
-        detector = made.best
+    ranking = None
+    if methods:
+        fitted = fit_many(model, labelled, wild, holdout, methods=methods, **settings)
+        detector, ranking = fitted.best, fitted.ranking
     else:
-        detector = fit(model, labelled, wild, holdout, method=method, keep=options.keep, **settings)
+        detector = fit(model, labelled, wild, holdout, method=method, **settings)
     if not is_first():
         return
-    if grid:
-        write_text(options.out / "ranking.json", f"{json.dumps(asdict(made.ranking), indent=2)}\n")
-        say(ranking_lines(made.ranking))
+    if ranking is not None:
+        write_text(options.out / "ranking.json", f"{json.dumps(asdict(ranking), indent=2)}\n")
+        say(ranking_text(ranking))
     detector.save(options.out)
-    written = as_toml(options, "fit", method, schedule)
-    write_text(options.out / "settings.toml", written)
+    write_text(options.out / "settings.toml", as_toml(options, "fit"))
     say(f"{options.out}: {detector.promise_text}")
+    with verbose_logging(verbose=not options.quiet):
+        _write_page(options, detector, model, (labelled, wild, holdout), shlex.join(["wildood", "fit", *words]))
+
+
+def method_of(options: FitOptions) -> Method:
+    """The method that the options name, with its own settings.
+
+    >>> method_of(FitOptions(method="woods-alt", as_published=True)).gamma
+    1.5
+    """
+    cls: Any = METHODS[options.method]
+    if options.as_published and not hasattr(cls, "as_published"):
+        raise InputError(
+            f"--as-published is for woods, woods-alt and energy-logistic, not for {options.method}: leave it out"
+        )
+    method: Method = cls.as_published() if options.as_published else cls()
+    return method
+
+
+def grid_of(method: Method, words: Sequence[str]) -> list[Method]:
+    """A method with every combination of the values that the words name.
+
+    >>> from wildood.methods.outlier_exposure import OutlierExposure
+    >>> [each.weight for each in grid_of(OutlierExposure(), ["weight=0.1,1"])]
+    [0.1, 1.0]
+    """
+    settings: Any = method
+    kinds = {each.name: type(getattr(settings, each.name)) for each in fields(settings) if each.name != "alpha"}
+    kinds = {name: kind for name, kind in kinds.items() if kind in {float, int}}
+    axes: dict[str, list[Any]] = {}
+    for word in words:
+        name, _, values = word.partition("=")
+        name = name.replace("-", "_")
+        if name == "alpha":
+            raise InputError(f"--grid {word}: methods are compared at one false-alarm rate: set it with --alpha")
+        if name not in kinds or not values:
+            known = ", ".join(kinds)
+            raise InputError(f"--grid {word}: give settings with their values, as in weight=0.1,1; the method has {known}")
+        try:
+            axes[name] = [kinds[name](value) for value in values.split(",")]
+        except ValueError as error:
+            raise InputError(f"--grid {word}: give numbers with commas between them, as in weight=0.1,1") from error
+    return [replace(settings, **dict(zip(axes, point, strict=True))) for point in product(*axes.values())]
+
+
+def ranking_text(ranking: Ranking) -> str:
+    """The ranking, one line for each method."""
+    rows = [
+        f"{place.name}: accepts {100 * place.wild_accepted:.1f} % of wild, accuracy {100 * place.accuracy:.1f} %"
+        + ("" if place.eligible else " (too low)")
+        for place in ranking.places
+    ]
+    return "\n".join([*rows, str(ranking)])
+
+
+def _write_page(
+    options: Any,
+    detector: Detector,
+    model: nn.Module,
+    data: tuple[Images, Images | None, Images | None],
+    command: str,
+) -> None:
+    """The page that compares the detector with the energy of the starting classifier, if matplotlib is installed."""
+    labelled, wild, holdout = data
     if wild is None:
-        with verbose_logging(verbose=not options.quiet):
-            logger.info("no page: it shows wild data, and none was given")
-    else:
-        before = Detector(Classifier(model, spec_of(options)), EnergyScore(), detector.example)
-        known = labelled if holdout is None else holdout
-        unseen = _unseen_wild(wild, method, options, in_grid=bool(grid))
-        given_data = Given(unseen, np.asarray(known.examples), np.asarray(known.labels), is_holdout=holdout is not None)
-        with verbose_logging(verbose=not options.quiet):
-            _write_page(options.out, detector, before, given_data, shlex.join(["wildood", "fit", *words]), written)
-
-
-def _unseen_wild(wild: Images, method: Method, options: Any, *, in_grid: bool) -> npt.NDArray[Any]:
-    """Wild examples that training did not see, for the page."""
-    traffic: Wild = as_wild(wild)
-    if in_grid:
-        traffic, _ = split_for_ranking(traffic, options.seed)
-    unseen = split_wild(traffic, options.keep, options.seed)[1] if method.uses_wild else traffic.whole(options.seed)
-    some = subsample(unseen, LOOKED_AT, options.seed)
-    return some.gather(torch.arange(len(some)))[0].numpy()
-
-
-def _write_page(out: Path, detector: Detector, before: Detector, data: Given, command: str, settings: str) -> None:
-    """The report, if what it needs is there."""
+        logger.info("no page: it shows wild data, and none was given")
+        return
     if not plots_installed():
         logger.info("for a page that shows what changed: pip install matplotlib, then the same command again")
         return
     from wildood.report.fit_page import fit_page  # noqa: PLC0415 - matplotlib is an extra
 
-    write_text(out / "report.html", fit_page(detector, before, data, command, settings))
-    logger.info("%s shows what changed", out / "report.html")
+    before = Detector(Classifier(model, input_spec(options)), EnergyScore(), detector.example)
+    known = labelled if holdout is None else holdout
+    shown = Given(
+        _unseen_wild(wild, options), np.asarray(known.examples), np.asarray(known.labels), is_holdout=holdout is not None
+    )
+    page = options.out / "report.html"
+    write_text(page, fit_page(detector, before, shown, command, as_toml(options, "fit")))
+    logger.info("%s shows what changed", page)
 
 
-def method_of(options: Any) -> Method:
-    """The method, with the settings that were given.
-
-    >>> method_of(Options(method="woods-alt", gamma=2.0)).gamma
-    2.0
-    """
-    cls = METHODS[options.method]
-    own = {setting.name for setting in fields(cls)}
-    others = {name for other in METHODS.values() for name in given(options, other)} - own
-    if others:
-        raise InputError(f"--{min(others).replace('_', '-')} is not a setting of {options.method}: leave it out")
-    if options.as_published and not hasattr(cls, "as_published"):
-        raise InputError(
-            f"--as-published is for woods, woods-alt and energy-logistic, not for {options.method}: leave it out"
-        )
-    method: Method = replace(cls.as_published() if options.as_published else cls(), **given(options, cls))
-    return method
+def _unseen_wild(wild: Images, options: Any) -> npt.NDArray[Any]:
+    """Wild examples that training did not see."""
+    traffic: Wild = as_wild(wild)
+    if options.grid:
+        traffic, _ = split_for_ranking(traffic, options.seed)
+    uses_wild = options.settings.uses_wild
+    unseen = split_wild(traffic, options.keep, options.seed)[1] if uses_wild else traffic.whole(options.seed)
+    some = subsample(unseen, LOOKED_AT, options.seed)
+    return some.gather(torch.arange(len(some)))[0].numpy()

@@ -9,12 +9,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from wildood.cli.main import FOUND, OK
-from wildood.cli.models import read_model
-from wildood.cli.options import named, parse
-from wildood.cli.printing import say_named
-from wildood.cli.sources import read_like
-from wildood.cli.training import DATA_ROOT
+from wildood.cli.inputs import read_like, read_model
+from wildood.cli.main import FOUND, OK, say_named
+from wildood.cli.options import DATA_ROOT, named, parse
 from wildood.data.files import write_text
 from wildood.data.fingerprint import role_of, role_text
 from wildood.data.images import Images

@@ -2,38 +2,28 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 
-from wildood.cli.models import read_model
+from wildood.cli.inputs import adapt, check_colours, input_spec, read_labelled, read_model
 from wildood.cli.options import named
-from wildood.cli.sources import read_labelled
-from wildood.cli.training import (
-    CommonOptions,
-    as_toml,
-    check_colours,
-    made_for,
-    parse_with_config,
-    require,
-    schedule_of,
-    settings_of,
-    spec_of,
-)
+from wildood.cli.training import TrainingOptions, as_toml, parse_training, require
 from wildood.data.files import dump_tensors, write_array_file, write_atomically, write_text
 from wildood.data.images import Images
 from wildood.data.sampling import generator, split
 from wildood.detect.pretrain import train_classifier
 from wildood.errors import InputError
-from wildood.methods.schedule import Schedule
 from wildood.train.distributed import is_first
 from wildood.train.progress import verbose_logging
 
+HIDDEN = ("duals", "epoch", "rounds")  # settings of a schedule that need multipliers or wild data
+
 
 @dataclass(frozen=True)
-class PretrainOptions(CommonOptions):
+class PretrainOptions(TrainingOptions):
     """Train a classifier with cross-entropy, and write its weights to a directory.
 
     Called again with the same options, a run that was cut off goes on.
@@ -41,55 +31,48 @@ class PretrainOptions(CommonOptions):
     Attributes:
         set_aside: the share of labelled that is not trained on: it is written to set_aside.npz, the rest to trained_on.npz,
             which are the --holdout and --labelled of a later wildood fit.
-        steps: how many steps to train, instead of --epochs.
-        batch: examples in a step.
     """
 
     set_aside: Annotated[float | None, named("SHARE")] = None
-    # Not with the other settings of the schedule, whose help is about a fit: 100 steps, and wild examples beside.
-    steps: Annotated[int | None, named("N")] = None
-    batch: Annotated[int | None, named("N", f"(default: {Schedule.pretraining().batch})")] = None
-
-
-Options: Any = make_dataclass(
-    "Options",
-    settings_of(Schedule, default=Schedule.pretraining(), without=("steps", "batch", "duals", "epoch", "rounds")),
-    bases=(PretrainOptions,),
-    frozen=True,
-    namespace={"__doc__": PretrainOptions.__doc__},
-)
 
 
 def run(words: Sequence[str]) -> None:
-    """Train as the words say; weights and the effective settings are in the output directory afterwards."""
-    options = parse_with_config(Options, "pretrain", words)
+    """Train a classifier; its weights and the effective settings are in the output directory afterwards."""
+    options: Any = parse_training(
+        PretrainOptions,
+        "pretrain",
+        words,
+        hidden=HIDDEN,
+        steps="how many steps to train, instead of --epochs.",
+        batch="examples in a step.",
+    )
     require(options, "pretrain", ("labelled", "model", "out"))
-    schedule = schedule_of(options, Schedule.pretraining())
     model = read_model(options.model, options.seed)
-    check_colours(options)  # a mistake is told before pictures are decoded
+    check_colours(options)  # before pictures are decoded
     with verbose_logging(verbose=not options.quiet):
-        given = read_labelled(options.labelled, "--labelled", options)
-        options, model = made_for(given, options, model)
-    labelled, aside = _divide(given, options.set_aside, options.seed)
-    run_dir, spec = options.out / "run", spec_of(options)
-    trained = train_classifier(model, labelled, aside, schedule, spec, run_dir, options.seed, verbose=not options.quiet)
+        images = read_labelled(options.labelled, "--labelled", options)
+        options, model = adapt(images, options, model)
+    labelled, aside = _split(images, options.set_aside, options.seed)
+    run_dir, spec, verbose = options.out / "run", input_spec(options), not options.quiet
+    trained = train_classifier(model, labelled, aside, options.schedule, spec, run_dir, options.seed, verbose=verbose)
     if not is_first():
         return
-    write_atomically(options.out / "weights.safetensors", dump_tensors(trained.model.state_dict()))
-    write_text(options.out / "settings.toml", as_toml(options, "pretrain", schedule))
+    weights = options.out / "weights.safetensors"
+    write_atomically(weights, dump_tensors(trained.model.state_dict()))
+    write_text(options.out / "settings.toml", as_toml(options, "pretrain", HIDDEN))
     if aside is not None:
-        classes = {"classes": np.array(given.classes)} if given.classes else {}
+        classes = {"classes": np.array(images.classes)} if images.classes else {}
         for name, (x, y) in (("trained_on", labelled), ("set_aside", aside)):
             write_array_file(options.out / f"{name}.npz", x=x, y=y, **classes)
     measured = "set_aside.npz" if aside is not None else f"{trained.examples} examples that it was trained on"
-    sys.stdout.write(f"{options.out / 'weights.safetensors'}: accuracy {100 * trained.accuracy:.1f} % on {measured}\n")
+    sys.stdout.write(f"{weights}: accuracy {100 * trained.accuracy:.1f} % on {measured}\n")
 
 
-def _divide(given: Images, share: float | None, seed: int) -> tuple[Any, Any]:
-    """What is trained on, and what is not."""
+def _split(images: Images, share: float | None, seed: int) -> tuple[Any, Any]:
+    """What is trained on, and what is set aside."""
     if share is None:
-        return given, None
-    x, y = np.asarray(given.examples), np.asarray(given.labels)
+        return images, None
+    x, y = np.asarray(images.examples), np.asarray(images.labels)
     if not 0 < share < 1 or round(share * len(y)) == 0:
         raise InputError(f"--set-aside is {share}: give a share of labelled, such as 0.1")
     parts = split(len(y), share, generator(seed, "set-aside"))

@@ -13,8 +13,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from wildood.cli.main import say
 from wildood.cli.options import named, parse
-from wildood.cli.printing import say
 from wildood.data.files import write_text
 from wildood.errors import InputError
 from wildood.experiments.own_methods import register

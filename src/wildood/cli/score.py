@@ -16,10 +16,8 @@ import torch
 import tyro
 
 from wildood import __version__
-from wildood.cli.models import read_model
-from wildood.cli.options import named, parse
-from wildood.cli.sources import archive_like
-from wildood.cli.training import DATA_ROOT
+from wildood.cli.inputs import archive_like, read_model
+from wildood.cli.options import DATA_ROOT, named, parse
 from wildood.data.archives import Archive, ArrayShard, Shard
 from wildood.detect.bulk import Format, ShardDirectory, ShardScores, score_archive, score_shard, shard_directory
 from wildood.detect.detector import Detector

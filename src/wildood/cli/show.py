@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import tyro
 
+from wildood.cli.main import say_named
 from wildood.cli.options import named, parse
-from wildood.cli.printing import say_named
 from wildood.data.inputs import InputSpec
 from wildood.detect.detector import threshold_text, warnings_of
 from wildood.detect.promise import Promise

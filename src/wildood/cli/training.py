@@ -1,217 +1,229 @@
-"""What the commands that train share: settings as options, a TOML file for them, and the input spec."""
+"""Options of fit and pretrain: a TOML file gives other defaults, and the settings of method and schedule are options, too.
 
-import re
+Method and schedule are nested dataclasses for tyro, so a new setting of theirs needs no change here. Option names are flat:
+a method's field must not have the name of a schedule's field or of another option.
+"""
+
 import tomllib
-from collections.abc import Sequence
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
-import numpy as np
 import tyro
-from torch import nn
 
-from wildood.cli.models import fits, load_weights, read_model, with_classes
-from wildood.cli.options import named, parse
-from wildood.cli.sources import colours, side_of
+from wildood.cli.options import DATA_ROOT, named, parse, refuse_nul
 from wildood.data.files import open_plain
-from wildood.data.images import Images
-from wildood.data.inputs import InputSpec
+from wildood.data.schema import SchemaError
+from wildood.data.schema import check as check_type
 from wildood.errors import InputError
 from wildood.experiments.experiment import toml_value
+from wildood.methods.objective import Method
 from wildood.methods.schedule import IN_ROUNDS, Schedule
-from wildood.train.progress import logger
+from wildood.methods.shipped import METHODS
 
 METAVARS: dict[Any, str] = {
-    float: "NUMBER",
-    float | None: "NUMBER",
-    bool: "{True,False}",
     int: "N",
     int | None: "N",
+    float: "NUMBER",
+    float | None: "NUMBER",
     tuple[float, ...]: "NUMBER [NUMBER ...]",
 }
 
-LABELLED = (
-    "ID examples with their classes: a directory with one folder of pictures for each class, a .csv or .jsonl file of paths "
-    "and labels, FILE.npz with x and y (or images and labels, or FILE.npz:x,y), or a named set such as cifar10:train."
-)
-MODEL = "resnet20, wideresnet, smallcnn:classes=7, mlp:inputs=4,classes=3, or module:function of your own."
-DATA_ROOT = "of named sets and decoded pictures (default: $WILDOOD_DATA, or the user's cache)."
-CONFIG = "a TOML file with the same names as these options; options on the command line go first."
-
 
 @dataclass(frozen=True)
-class CommonOptions:
-    """Options of every command that trains."""
+class TrainingOptions:
+    """Options of fit and pretrain.
 
-    labelled: Annotated[str | None, named("DATA", help=LABELLED)] = None
-    model: Annotated[str | None, named("MODEL", help=MODEL)] = None
-    weights: Annotated[Path | None, named("FILE", help="weights to start from, as safetensors.")] = None
-    out: Annotated[Path | None, named("DIRECTORY", help="the directory to write to.")] = None
-    config: Annotated[Path | None, named("FILE", help=CONFIG)] = None
-    mean: Annotated[tuple[float, ...] | None, named("NUMBER [NUMBER ...]", help="of each channel, for uint8 images.")] = None
-    std: Annotated[tuple[float, ...] | None, named("NUMBER [NUMBER ...]", help="of each channel, for uint8 images.")] = None
-    layout: Annotated[Literal["NHWC", "NCHW"], tyro.conf.arg(help="where the channels of the images are.")] = "NHWC"
-    size: Annotated[tuple[int, ...] | None, named("HEIGHT [WIDTH]", help="to resize images to.")] = None
-    skip_broken: Annotated[bool, tyro.conf.arg(help="leave out pictures that cannot be read, instead of stopping.")] = False
-    data_root: Annotated[Path | None, named("DIRECTORY", help=DATA_ROOT)] = None
-    seed: Annotated[int, tyro.conf.arg(help="decides every random draw.")] = 0
-    quiet: Annotated[bool, tyro.conf.arg(help="show no progress.")] = False
-
-
-def settings_of(*classes: type[Any], default: Any = None, without: Sequence[str] = ()) -> list[tuple[str, Any, Any]]:
-    """The settings of dataclasses as options that are None until given, with their help and their defaults.
-
-    The defaults are those of the classes, or of an instance.
-
-    >>> settings_of(Schedule)[0][0]
-    'steps'
+    Attributes:
+        labelled: ID examples with their classes: a directory with one folder of pictures for each class, a .csv or .jsonl
+            file of paths and labels, FILE.npz with x and y (or images and labels, or FILE.npz:x,y), or a named set such as
+            cifar10:train.
+        model: resnet20, wideresnet, smallcnn:classes=7, mlp:inputs=4,classes=3, or module:function of your own.
+        weights: weights to start from, as safetensors.
+        out: the directory to write to.
+        config: a TOML file with the same names as these options. Command-line options override the file.
+        mean: of each channel, for uint8 images.
+        std: of each channel, for uint8 images.
+        layout: where the channels of the images are.
+        size: to resize images to.
+        skip_broken: leave out pictures that cannot be read, instead of stopping.
+        seed: decides every random draw.
+        quiet: show no progress.
     """
-    options: dict[str, tuple[str, Any, Any]] = {}
-    for cls in classes:
-        described = re.findall(r"^ {8}(\w+): ((?:.|\n {12})+)", cls.__doc__ or "", flags=re.MULTILINE)
-        help_of = {name: " ".join(text.split()) for name, text in described}
-        for setting in fields(cls):
-            if setting.name not in {"published", *without, *options}:
-                hint = (
-                    _defaults(setting.name, classes) if default is None else f"(default: {getattr(default, setting.name)})"
-                )
-                options[setting.name] = _option(setting, help_of[setting.name], hint)
-    return list(options.values())
+
+    labelled: Annotated[str | None, named("DATA")] = None
+    model: Annotated[str | None, named("MODEL")] = None
+    weights: Annotated[Path | None, named("FILE")] = None
+    out: Annotated[Path | None, named("DIRECTORY")] = None
+    config: Annotated[Path | None, named("FILE")] = None
+    mean: Annotated[tuple[float, ...] | None, named("NUMBER [NUMBER ...]")] = None
+    std: Annotated[tuple[float, ...] | None, named("NUMBER [NUMBER ...]")] = None
+    layout: Literal["NHWC", "NCHW"] = "NHWC"
+    size: Annotated[tuple[int, ...] | None, named("HEIGHT [WIDTH]")] = None
+    skip_broken: bool = False
+    data_root: Annotated[Path | None, named("DIRECTORY", help=DATA_ROOT)] = None
+    seed: int = 0
+    quiet: bool = False
+    settings: tyro.conf.FlagConversionOff[Any] = None
+    schedule: tyro.conf.FlagConversionOff[Any] = None
 
 
-def _option(setting: Field[Any], text: str, hint: str) -> tuple[str, Any, Any]:
-    metavar = METAVARS.get(setting.type, "{" + ",".join(map(str, get_args(setting.type))) + "}")
-    kind: Any = Annotated[setting.type | None, named(metavar, hint, help=text)]  # type: ignore[operator]
-    return setting.name, kind, field(default=None)
+Training = TypeVar("Training", bound=TrainingOptions)
 
 
-def _defaults(name: str, classes: Sequence[type[Any]]) -> str:
-    """The default of a setting, and of which class where they differ."""
-    found = {
-        cls.__name__: setting.default
-        for cls in classes
-        for setting in fields(cls)
-        if setting.name == name and setting.default not in {None, MISSING}
-    }
-    if len(set(found.values())) == 1:
-        return f"(default: {next(iter(found.values()))})"
-    return f"(default: {', '.join(f'{value} of {cls}' for cls, value in found.items())})" if found else ""
+def parse_training(
+    cls: type[Training],
+    command: str,
+    words: Sequence[str],
+    method_of: Callable[[Training], Method | None] = lambda _: None,
+    hidden: Iterable[str] = (),
+    **texts: str,
+) -> Training:
+    """The options, method and schedule of a command that trains: defaults, then the file of --config, then the words.
+
+    Args:
+        cls: the options; their `settings` and `schedule` become the method and its schedule.
+        command: the name of the command.
+        words: of the command line.
+        method_of: the method that the options name; None for pretraining.
+        hidden: settings of the schedule that are no options of this command.
+        texts: other help for settings of the schedule.
+    """
+    typed = {word.partition("=")[0][2:].replace("-", "_") for word in words if word.startswith("--")}
+    options = parse(cls, command, words, default=cls(), partial=True)
+    file = {} if options.config is None else _read_config(options, command, typed)
+    default = replace(cls(), **{name: value for name, value in file.items() if name in _names(cls)})
+    options = parse(cls, command, words, default=default, partial=True)
+    method = method_of(options)
+    _check_names(file, typed, options, method, {*_names(Schedule)} - {*hidden}, command)
+    try:
+        shown = _recipe(method, options, file)
+    except InputError as error:
+        raise InputError(f"--config {options.config}: {error}" if file else str(error)) from error
+    default = replace(default, settings=as_options(shown[0]), schedule=as_options(shown[1], hidden, **texts))
+    options = parse(cls, command, words, default=default)
+    parts = [part for part in (options.settings, options.schedule) if part is not None]
+    values = {name: getattr(part, name) for part in parts for name in _names(type(part)) if name in typed}
+    method, schedule = _recipe(method, options, file, values)
+    return replace(options, settings=method, schedule=schedule)
 
 
-def given(options: Any, cls: type[Any]) -> dict[str, Any]:
-    """Those settings of a dataclass that were given as options."""
-    values = {setting.name: getattr(options, setting.name, None) for setting in fields(cls)}
-    return {name: value for name, value in values.items() if value is not None}
+def _read_config(options: Any, command: str, typed: set[str]) -> dict[str, Any]:
+    """The settings in the file of --config, without those that the typed options make void.
+
+    The file's settings belong to its method: another --method voids them. Steps, epochs, auto and rounds are one setting,
+    the length of the training: any of the first three voids them all.
+    """
+    try:
+        with open_plain(options.config) as file:
+            content = {name.replace("-", "_"): value for name, value in tomllib.load(file).items()}
+    except OSError as error:
+        raise InputError(f"--config {options.config}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"--config {options.config} is not TOML: {error}") from error
+    refuse_nul([value for value in content.values() if isinstance(value, str)], command)
+    kinds = {name: kind for name, kind in get_type_hints(type(options)).items() if name in _names(type(options))}
+    for name, value in content.items():
+        if name in kinds:
+            content[name] = _typed(value, kinds[name], name, options)
+        elif value == "None":
+            content[name] = None
+    typed = typed | {name for name, value in content.items() if value is True and f"no_{name}" in typed}
+    void: set[str] = set()
+    if "as_published" in typed or ("method" in typed and getattr(options, "method", None) != content.get("method", "woods")):
+        void = content.keys() - kinds.keys()
+    if typed & {"steps", "epochs", "auto"}:
+        void |= {"steps", "epochs", "auto", "rounds"}
+    return {name: value for name, value in content.items() if name not in void}
 
 
-def schedule_of(options: Any, own: Schedule, *, auto: bool = False) -> Schedule:
-    """A method's own schedule, or one that ends by itself, with the settings that were given."""
-    settings = given(options, Schedule)
-    if "steps" in settings and "epochs" in settings:
+def _typed(value: Any, kind: Any, name: str, options: Any) -> Any:
+    """A value of the file as the option has it."""
+    is_path = kind == Path | None
+    try:
+        check_type(value, str if is_path else kind, name)
+    except SchemaError as error:
+        raise InputError(f"--config {options.config}: {error}") from error
+    if is_path:
+        return Path(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _check_names(
+    file: Mapping[str, Any], typed: set[str], options: Any, method: Method | None, schedule: set[str], command: str
+) -> None:
+    """Refuse settings of other methods, and names in the file that are no options. tyro refuses what is typed."""
+    offered = {*_names(type(options))} | schedule
+    if method is not None:
+        offered |= {*_names(type(method))}
+        others = {name for other in METHODS.values() for name in _names(other)} - offered
+        for name in sorted(others & (typed | file.keys())):
+            raise InputError(f"--{name.replace('_', '-')} is not a setting of {options.method}: leave it out")
+    for name in sorted(file.keys() - offered):
+        raise InputError(f"--config {options.config}: no option is named {name!r}; see wildood {command} --help")
+
+
+def _names(cls: type[Any]) -> list[str]:
+    """The names of a dataclass's settings, or of the options that a file may hold."""
+    return [each.name for each in fields(cls) if each.name not in {"config", "settings", "schedule"}]
+
+
+def _recipe(method: Any, options: Any, *layers: Mapping[str, Any]) -> tuple[Any, Schedule]:
+    """The method and its schedule, with the settings of each layer: those of the file, those of the words."""
+    for values in layers:
+        method = None if method is None else _with_settings(method, values)
+    schedule = Schedule.pretraining() if method is None else method.schedule()
+    if getattr(options, "auto", False):
+        schedule = replace(schedule, **IN_ROUNDS)
+    for values in layers:
+        schedule = _with_settings(schedule, values)
+    return method, schedule
+
+
+def _with_settings(settings: Any, values: Mapping[str, Any]) -> Any:
+    """A method or a schedule with those of the values that are its own; steps and epochs replace each other."""
+    own = {name: values[name] for name in _names(type(settings)) if name in values}
+    if "steps" in own and "epochs" in own:
         raise InputError("--steps and --epochs: give one of them")
-    if "steps" in settings or "epochs" in settings:
-        settings = {"steps": None, "epochs": None} | settings
-    return replace(own, **((IN_ROUNDS if auto else {}) | settings))
+    if "steps" in own or "epochs" in own:
+        own = {"steps": None, "epochs": None} | own
+    return replace(settings, **own)
+
+
+def as_options(settings: Any, hidden: Iterable[str] = (), **texts: str) -> Any:
+    """A frozen dataclass as options: the same names, types, help and values, without its checks.
+
+    >>> as_options(Schedule(lr=0.1)).lr
+    0.1
+    """
+    if settings is None:
+        return None
+    cls, kinds, options = type(settings), get_type_hints(type(settings), include_extras=True), []
+    for each in fields(cls):
+        kind, value = kinds[each.name], getattr(settings, each.name)
+        hint = "" if value is None else None  # "(default: None)" says nothing
+        shown = tyro.conf.arg(metavar=METAVARS.get(kind), help=texts.get(each.name), help_behavior_hint=hint)
+        marker = tyro.conf.Suppress if each.name in hidden else shown
+        options.append((each.name, Annotated[kind, marker], field(default=value)))
+    about = {"__doc__": str(cls.__doc__).partition("\n\n")[0], "__post_init__": lambda _: None}
+    return make_dataclass(cls.__name__, options, bases=(cls,), frozen=True, namespace=about)()
 
 
 def require(options: Any, command: str, names: Sequence[str]) -> None:
-    """Refuse options without which a command cannot work."""
+    """Refuse to go on without some options."""
     missing = [name for name in names if getattr(options, name) is None]
     if missing:
         raise InputError(f"{command} needs --{' and --'.join(missing)}: give them here, or in the file of --config")
 
 
-def spec_of(options: Any) -> InputSpec | None:
-    """The input spec that --mean, --std, --layout and --size describe."""
-    check_colours(options)
-    if options.mean is None:
-        for name, default in (("layout", "NHWC"), ("size", None)):
-            if getattr(options, name) != default:
-                raise InputError(f"--{name} is for images: give --mean and --std, too")
-        return None
-    return InputSpec(layout=options.layout, mean=options.mean, std=options.std, size=side_of(options.size))
-
-
-def check_colours(options: Any) -> None:
-    """Refuse half of a spec."""
-    if (options.mean is None) != (options.std is None):
-        raise InputError("--mean and --std belong together: give both, one number for each channel")
-
-
-def made_for(labelled: Images, options: Any, model: nn.Module) -> tuple[Any, nn.Module]:
-    """Options and model for some data: a network that has yet to learn gets its colours, a shipped one its named classes."""
-    is_images = labelled.examples.dtype == np.uint8 and labelled.examples.ndim == 4 and options.layout == "NHWC"
-    if is_images and options.weights is None and options.mean is None:
-        mean, std = colours(labelled)
-        said = [" ".join(map(str, values)) for values in (mean, std)]
-        logger.info("mean %s and std %s of each channel: measured on labelled", *said)
-        options = replace(options, mean=mean, std=std)
-    text = with_classes(options.model, len(labelled.classes)) if labelled.classes else options.model
-    if text != options.model and (options.weights is None or not fits(model, options.weights)):
-        options, model = replace(options, model=text), read_model(text, options.seed)
-    if options.weights is not None:
-        load_weights(model, options.weights)
-    return options, model
-
-
-def parse_with_config(cls: Any, command: str, words: Sequence[str], bound: Sequence[type[Any]] = ()) -> Any:
-    """The options that the words give, and before them those of the file that --config names.
-
-    The file's settings of a method (`bound`) belong to its method: they are left out where the words name another.
-    """
-    options = parse(cls, command, words, negated=True)
-    if options.config is None:
-        return options
-    content = _read_toml(options.config, {option.name for option in fields(cls)} - {"config"}, command)
-    spoken = {word.partition("=")[0][2:].replace("-", "_") for word in words if word.startswith("--")}
-    spoken |= {name for name, value in content.items() if value is True and f"no_{name}" in spoken}
-    other = "method" in spoken and options.method != content.get("method", "woods")
-    if other or "as_published" in spoken:
-        spoken |= {setting.name for kind in bound for setting in fields(kind)}
-    if spoken & {"steps", "epochs", "auto"}:  # how long is one question
-        spoken |= {"steps", "epochs", "auto", "rounds"}
-    kept = {name: value for name, value in content.items() if name not in spoken}
-    return parse(cls, command, [*_as_words(kept, cls), *words], negated=True)
-
-
-def _read_toml(path: Path, known: set[str], command: str) -> dict[str, Any]:
-    try:
-        with open_plain(path) as file:
-            content = {name.replace("-", "_"): value for name, value in tomllib.load(file).items()}
-    except OSError as error:
-        raise InputError(f"--config {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"--config {path} is not TOML: {error}") from error
-    unknown = sorted(set(content) - known)
-    if unknown:
-        raise InputError(f"--config {path}: no option is named {unknown[0]!r}; see wildood {command} --help")
-    return content
-
-
-def _as_words(content: dict[str, Any], cls: Any) -> list[str]:
-    """Settings of a file as they would be typed, so that the same checks hold for both."""
-    flags = {option.name for option in fields(cls) if option.default is False}
-    words: list[str] = []
-    for name, value in content.items():
-        option = f"--{name.replace('_', '-')}"
-        if name in flags:
-            if not isinstance(value, bool):
-                raise InputError(f"--config: {name} is {value!r}: give true or false")
-            words += [option] if value else []
-        else:
-            words += [option, *(map(str, value) if isinstance(value, list) else [str(value)])]
-    return words
-
-
-def as_toml(options: Any, command: str, *settings: Any) -> str:
-    """The effective settings, to be read and passed back with --config."""
-    effective = asdict(options)
-    for setting in settings:
-        effective |= {name: value for name, value in asdict(setting).items() if name in effective}
-    lines = [
-        f"{name} = {toml_value(str(value) if isinstance(value, Path) else value)}"
-        for name, value in effective.items()
-        if value is not None and name != "config"
-    ]
-    return f"# wildood {command} --config THIS FILE\n" + "\n".join(lines) + "\n"
+def as_toml(options: Any, command: str, hidden: Iterable[str] = ()) -> str:
+    """The effective settings, to be read and passed back with --config; "None" where that is not the default."""
+    lines = [f"# wildood {command} --config THIS FILE"]
+    for part in filter(None, (options, options.settings, options.schedule)):
+        defaults = {each.name: each.default for each in fields(part)}
+        for name in _names(type(part)):
+            value = getattr(part, name)
+            if name not in hidden and not (value is None and defaults[name] is None):
+                lines.append(f"{name} = {toml_value(str(value) if value is None or isinstance(value, Path) else value)}")
+    return "\n".join(lines) + "\n"

@@ -1,11 +1,14 @@
-"""Folders of pictures through the command line: every file is used, or named."""
+"""Models, weights and data of the command line; of a folder of pictures, every file is used, or named."""
 
 import csv
 import io
 import json
 import os
 import shutil
+import sys
 import tomllib
+from importlib import import_module
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +16,8 @@ import torch
 from PIL import Image
 
 import wildood
+from wildood.cli.inputs import colours
 from wildood.cli.main import main
-from wildood.cli.sources import colours
 from wildood.data.images import Images
 from wildood.data.validation import all_labels
 from wildood.detect.split import split_for_fit
@@ -53,11 +56,12 @@ def place(files, tmp_path, monkeypatch):
     return tmp_path
 
 
-FIT = ["fit", "--labelled", "photos/", "--wild", "inbox/", "--model", "resnet20"]
+PICTURES = ["fit", "--labelled", "photos/", "--wild", "inbox/", "--model", "resnet20"]
 
 
+@pytest.mark.slow
 def test_folders_of_mixed_pictures_make_a_detector_that_names_files_and_classes(place, capsys):
-    assert main([*FIT, "--holdout", "held", *SMALL, "--out", str(place / "d")]) == 0
+    assert main([*PICTURES, "--holdout", "held", *SMALL, "--out", str(place / "d")]) == 0
     said = capsys.readouterr()
     assert "labelled: 48 examples of 2 classes from photos" in said.err
     assert "wild: 20 examples from inbox" in said.err
@@ -113,18 +117,20 @@ def test_in_python_a_holdout_without_a_class_keeps_the_numbers_of_the_others(pla
 
 
 def test_a_size_of_the_users_own(place, capsys):
-    words = [*FIT[:-1], "smallcnn:channels=3,classes=2,size=16", "--size", "16"]
+    words = [*PICTURES[:-1], "smallcnn:channels=3,classes=2,size=16", "--size", "16"]
     assert main([*words, *SMALL, "--out", str(place / "d")]) == 0
     assert json.loads((place / "d" / "detector.json").read_text())["example"]["shape"] == [16, 16, 3]
 
 
+@pytest.mark.slow
 def test_settings_with_measured_colours_can_be_passed_back(place, capsys):
-    assert main([*FIT, *SMALL, "--out", str(place / "d")]) == 0
+    assert main([*PICTURES, *SMALL, "--out", str(place / "d")]) == 0
     assert main(["fit", "--config", str(place / "d" / "settings.toml"), "--out", str(place / "again")]) == 0
     first, second = (json.loads((place / name / "detector.json").read_text()) for name in ("d", "again"))
     assert first["weights"] == second["weights"]
 
 
+@pytest.mark.slow
 def test_pretrain_reads_folders(place, capsys):
     words = [
         "pretrain",
@@ -150,7 +156,7 @@ def test_pretrain_reads_folders(place, capsys):
 
 
 def test_a_name_that_is_no_text_is_written_as_the_disk_has_it(place, files, capsys):
-    assert main([*FIT, *SMALL, "--out", str(place / "d")]) == 0
+    assert main([*PICTURES, *SMALL, "--out", str(place / "d")]) == 0
     (place / "odd").mkdir()
     shutil.copy(files / "held" / "sky" / "1.png", os.fsencode(place / "odd") + b"/bad\xff.png")
     assert main(["score", str(place / "d"), str(place / "odd"), "--out", str(place / "answers.csv")]) == 0
@@ -161,7 +167,7 @@ def test_weights_of_named_classes_fit_without_saying_how_many(place, capsys):
     words = ["pretrain", "--labelled", "photos", "--model", "resnet20", "--batch", "16", "--steps", "1"]
     assert main([*words, "--out", str(place / "p")]) == 0
     given = ["--weights", str(place / "p" / "weights.safetensors"), "--mean", "0.5", "0.4", "0.3", "--std", "1", "1", "1"]
-    assert main([*FIT, *given, *SMALL, "--out", str(place / "d")]) == 0
+    assert main([*PICTURES, *given, *SMALL, "--out", str(place / "d")]) == 0
     assert json.loads((place / "d" / "detector.json").read_text())["model"]["settings"]["classes"] == 2
 
 
@@ -169,11 +175,11 @@ def test_a_broken_picture_stops_with_its_name_and_can_be_left_out(place, files, 
     broken = files / "inbox" / "monday" / "torn.jpg"
     broken.write_bytes((files / "photos" / "sky" / "0.jpg").read_bytes()[:200])
     try:
-        assert main([*FIT, *SMALL, "--out", str(place / "d")]) == 2
+        assert main([*PICTURES, *SMALL, "--out", str(place / "d")]) == 2
         said = capsys.readouterr().err
         assert "torn.jpg" in said
         assert "--skip-broken" in said
-        assert main([*FIT, *SMALL, "--skip-broken", "--out", str(place / "d")]) == 0
+        assert main([*PICTURES, *SMALL, "--skip-broken", "--out", str(place / "d")]) == 0
         said = capsys.readouterr().err
         assert "inbox: 1 left out because they cannot be read:\n  monday/torn.jpg (" in said
         assert "wild: 20 examples from inbox" in said
@@ -192,10 +198,10 @@ def test_a_holdout_with_some_of_the_classes_keeps_their_numbers(place, files, ca
     only = place / "only"
     only.mkdir()
     (only / "sky").symlink_to(files / "held" / "sky")
-    assert main([*FIT, "--holdout", str(only), "--keep", "last", *SMALL, "--out", str(place / "d")]) == 0
+    assert main([*PICTURES, "--holdout", str(only), "--keep", "last", *SMALL, "--out", str(place / "d")]) == 0
     assert "classes of labelled that are not in the holdout: 1, such as grass" in capsys.readouterr().err
     (only / "sea").symlink_to(files / "held" / "grass")
-    assert main([*FIT, "--holdout", str(only), *SMALL, "--out", str(place / "d2")]) == 2
+    assert main([*PICTURES, "--holdout", str(only), *SMALL, "--out", str(place / "d2")]) == 2
     assert "has a class 'sea' that photos has not" in capsys.readouterr().err
 
 
@@ -236,6 +242,7 @@ ODD_NAMES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ODD_NAMES.values(), ids=ODD_NAMES)
 def test_names_of_any_bytes_go_through_every_command(files, place, name, capsys):
     odd = os.fsdecode(name)
@@ -264,3 +271,57 @@ def test_names_of_any_bytes_go_through_every_command(files, place, name, capsys)
     assert record["classes"] == [as_utf8(each) for each in sorted([odd, "sky"])]
     for page in (place / f"{odd}-out").rglob("*.html"):
         page.read_text(encoding="utf-8")
+
+
+def test_arrays_are_scored_as_the_library_does(fitted, cli, arrays, monkeypatch):
+    rows = list(csv.DictReader(io.StringIO(cli("score", "d", "new.npy", "--model", "summing:build").out)))
+    monkeypatch.syspath_prepend(str(arrays))
+    detector = wildood.load(arrays / "d", model=import_module("summing").build)
+    x = np.load(arrays / "new.npy")
+    assert [float(row["score"]) for row in rows] == pytest.approx(detector.score(x).tolist(), abs=1e-6)
+    assert [int(row["class"]) for row in rows] == detector.classify(x).tolist()
+    unknown = (detector.predict(x) == wildood.UNKNOWN).tolist()
+    assert [row["decision"] == "unknown" for row in rows] == unknown
+
+
+def test_standard_input_is_scored(fitted, cli, arrays, monkeypatch):
+    content = SimpleNamespace(buffer=io.BytesIO((arrays / "new.npy").read_bytes()))
+    monkeypatch.setattr(sys, "stdin", content)
+    result = cli("score", "d", "-", "--model", "summing:build", "--format", "jsonl", "--out", "s.jsonl")
+    assert (result.code, result.out) == (0, "")
+    rows = [json.loads(line) for line in (arrays / "s.jsonl").read_text().splitlines()]
+    assert [row["example"] for row in rows] == list(range(7))
+
+
+FIT = ["fit", "--labelled", "labelled.npz", "--wild", "wild.npz", "--out", "x"]
+OWN = [*FIT, "--model", "summing:build"]
+MISTAKES = {
+    "a path as a module": ([*FIT, "--model", "./summing:build"], "give module:function"),
+    "no such module": ([*FIT, "--model", "nowhere:build"], "no module named 'nowhere'"),
+    "no such function": ([*FIT, "--model", "summing:biuld"], "summing has no 'biuld'"),
+    "not a model": ([*FIT, "--model", "summing:nothing"], "it must build a torch.nn.Module"),
+    "no such model": ([*FIT, "--model", "resnet"], "give one of wideresnet, resnet20"),
+    "no module": ([*FIT, "--model", ":f"], "--model :f: give one of wideresnet, resnet20"),
+    "model of arguments": ([*FIT, "--model", "os.path:join"], "missing a required argument: 'a'"),
+    "bad settings": ([*FIT, "--model", "mlp:inputs=3"], "give settings as in smallcnn:classes=7"),
+    "layer of less than none": ([*FIT, "--model", "mlp:inputs=-64,classes=3"], "inputs is -64: give a whole"),
+    "layer beyond memory": ([*FIT, "--model", f"mlp:inputs=4,classes={'9' * 12}"], "from 1 to 1048576"),
+    "endless network": ([*FIT, "--model", "wideresnet:depth=99999999994"], "depth is 99999999994: give 6n"),
+    "no weights": ([*OWN, "--weights", "none.safetensors"], "none.safetensors: there is no such file"),
+    "bad weights": ([*OWN, "--weights", "model.txt"], "cannot be read as safetensors"),
+    "weights of another": ([*OWN, "--weights", "w.safetensors"], "do not fit the model"),
+    "no such file": ([*OWN, "--labelled", "no.npz"], "--labelled: no.npz: No such file or directory"),
+    "not arrays": ([*OWN, "--wild", "summing.py"], "--wild: summing.py is not of a kind that can be opened"),
+    "unknown names": ([*OWN, "--labelled", "odd.npz"], "no array named x or images"),
+    "a pipe of arrays": ([*OWN, "--wild", "pipe.npy"], "--wild: pipe.npy is a pipe, a socket or a device"),
+    "a pipe to score": (
+        ["score", "d", "pipe.npy", "--model", "summing:build"],
+        "pipe.npy is a pipe, a socket or a device",
+    ),
+    "model not named": (["score", "d", "new.npy"], "made with a model of your own"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line(fitted, assert_mistake, mistake):
+    assert_mistake(*MISTAKES[mistake])
