@@ -11,13 +11,12 @@ import wildood
 from wildood.data.images import Images
 from wildood.detect.bulk import Rows, lines_of
 from wildood.detect.detector import Detector, Example
-from wildood.experiments.decisions import Answers, SetDecisions
+from wildood.experiments.decisions import Decisions, SetDecisions
 from wildood.experiments.evaluation import measure
 from wildood.models.classifier import Classifier
-from wildood.report.evaluation_record import metrics_record
-from wildood.report.inspection import inspected
-from wildood.report.inspection_page import inspection_page
-from wildood.report.inspection_record import inspection_record
+from wildood.report.evaluation_page import metrics_record
+from wildood.report.inspection import inspect_traffic
+from wildood.report.inspection_page import inspection_page, inspection_record
 from wildood.scores.score import Score
 
 HUGE = np.float32([[3e38, -3e38], [-3e38, 3e38], [3e38, 3e38], [-3e38, -3e38]])
@@ -148,7 +147,7 @@ def test_lines_and_records_hold_an_infinite_score_as_text():
     first, second = map(strict, lines_of(detector, Rows(x), "jsonl").text.splitlines())
     assert (first["score"], first["decision"], type(second["score"])) == ("inf", "unknown", float)
     assert lines_of(detector, Rows(x), "csv").text.splitlines()[1] == "0,inf,unknown,0"
-    found = inspected(detector, Answers.of(detector, *detector.score_and_classify(x)))
+    found = inspect_traffic(detector, Decisions.of(detector, *detector.score_and_classify(x)))
     record = inspection_record(detector, found, Images(x, where="inbox"), top=2)
     assert strict(json.dumps(record))["most_ood"][0] | {"class": 0} == {
         "example": 0, "number": 0, "why": "highest score", "score": "inf", "p_value": 0.01, "decision": "unknown", "class": 0

@@ -11,8 +11,7 @@ import pytest
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.results import Failure, OnOod, Result
 from wildood.experiments.store import RunStore
-from wildood.report.runs import Runs
-from wildood.report.runs_page import runs_page
+from wildood.report.runs_page import Runs, runs_page
 
 SETS = ("svhn", "places365")
 EVIL = '<b>&"evil"'
@@ -46,8 +45,15 @@ class Element:
         return found
 
     @property
+    def raw_text(self):
+        return "".join(child if isinstance(child, str) else child.raw_text for child in self.content)
+
+    @property
     def text(self):
-        return "".join(child if isinstance(child, str) else child.text for child in self.content)
+        """As a browser shows it: spaces and line ends between words are one space, except in code."""
+        if self.tag in {"code", "pre", "script", "style", "title"}:
+            return self.raw_text
+        return re.sub(r"[ \n]+", " ", self.raw_text).strip(" ")
 
     def panel(self, title):
         """The panel whose heading begins so."""

@@ -7,8 +7,7 @@ import pytest
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.store import SCORES, RunStore
 from wildood.report.run_page import failure_page, run_page, run_title
-from wildood.report.runs import Runs
-from wildood.report.runs_page import runs_page
+from wildood.report.runs_page import Runs, runs_page
 
 SETS = ("svhn", "places365")
 
@@ -80,7 +79,7 @@ def test_a_run_has_its_numbers_settings_figures_and_making(woods, runs, parse):
 def test_a_published_run_says_that_known_ood_chose_its_epoch(parse, result):
     experiment = Experiment("cifar10", ("svhn",), "svhn", 0.1, "woods", protocol="as_published")
     page = parse(run_page(*result(experiment)))
-    assert page.panel("Which epoch").one("p", cls="says").text.startswith("Of the OOD data that was set aside, 80.0 %")
+    assert page.panel("Which epoch").one("p", cls="says").text.startswith("Of the OOD data set aside, 80.0 %")
     last = parse(run_page(*result(replace(experiment, protocol="honest", keep="last"), about={})))
     assert last.panel("Which epoch").one("p", cls="says").text.endswith("The last epoch is kept, as asked.")
     unknown = parse(run_page(*result(experiment, about={})))

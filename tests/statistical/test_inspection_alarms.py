@@ -10,9 +10,9 @@ import wildood
 from wildood.evaluate import mixture
 from wildood.evaluate.binomial import Share
 from wildood.evaluate.thresholds import conformal_threshold, thresholds_by_class
-from wildood.experiments.decisions import Answers
+from wildood.experiments.decisions import Decisions
 from wildood.experiments.promise_check import check_on_known, check_on_traffic
-from wildood.report.inspection import inspected
+from wildood.report.inspection import inspect_traffic
 
 ALPHA = 0.1
 
@@ -44,7 +44,7 @@ def calibrated(detector, scores, classes=None):
 
 
 def decided(detector, scores, classes=None):
-    return Answers.of(detector, scores, np.zeros(len(scores), int) if classes is None else classes)
+    return Decisions.of(detector, scores, np.zeros(len(scores), int) if classes is None else classes)
 
 
 @pytest.mark.parametrize("levels", [None, 4])
@@ -53,7 +53,7 @@ def test_where_nothing_is_unknown_something_is_found_in_at_most_5_percent_of_dra
     rng, found, called = np.random.default_rng(n), [], []
     for _ in range(1000):
         calibrated(detector, normal(rng, n, levels))
-        seen = inspected(detector, decided(detector, normal(rng, m, levels)))
+        seen = inspect_traffic(detector, decided(detector, normal(rng, m, levels)))
         found.append(seen.found)
         called.append(seen.unknown.p_value <= 0.05)
     assert_at_most(found, 0.05)
@@ -66,7 +66,7 @@ def test_where_fresh_id_examples_are_given_they_are_what_counts(assert_at_most, 
     calibrated(detector, np.linspace(-3, -2, 40))
     for _ in range(1000):
         traffic, known = normal(rng, 30, None), normal(rng, 25, None)
-        found.append(inspected(detector, decided(detector, traffic), decided(detector, known)).found)
+        found.append(inspect_traffic(detector, decided(detector, traffic), decided(detector, known)).found)
     assert_at_most(found, 0.05)
 
 
@@ -75,7 +75,7 @@ def test_a_tenth_of_clear_unknowns_is_found(detector):
     for _ in range(200):
         calibrated(detector, normal(rng, 200, None))
         traffic = np.append(normal(rng, 180, None), normal(rng, 20, None) + 6)
-        found.append(inspected(detector, decided(detector, traffic)).found)
+        found.append(inspect_traffic(detector, decided(detector, traffic)).found)
     assert np.mean(found) > 0.95
 
 
@@ -87,7 +87,7 @@ def test_the_share_is_possible_and_the_fpr_in_its_band_jointly_as_often_as_state
     for _ in range(2000):
         known, traffic = normal(rng, 1, None), normal(rng, 400, None)
         traffic += np.where(rng.random(400) < pi, rng.choice([10.0, 30.0], 400), 0.0)
-        found = inspected(detector, decided(detector, traffic), decided(detector, known), confidence=0.5)
+        found = inspect_traffic(detector, decided(detector, traffic), decided(detector, known), confidence=0.5)
         told = found.fpr([pi])
         failed.append(not (told.possible.item() and told.lower.item() <= 0.5 <= told.upper.item()))
     assert_at_most(failed, 0.5)

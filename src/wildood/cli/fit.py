@@ -2,8 +2,9 @@
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, make_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -40,8 +41,8 @@ from wildood.methods.objective import Method
 from wildood.methods.schedule import Schedule
 from wildood.methods.shipped import METHODS as TRAINING_METHODS
 from wildood.models.classifier import Classifier
-from wildood.report.given import LOOKED_AT, Given
-from wildood.report.tables import plots_installed
+from wildood.report.figures import plots_installed
+from wildood.report.fit_page import MOST_EXAMPLES, fit_page
 from wildood.scores.energy import EnergyScore
 from wildood.train.distributed import is_first
 from wildood.train.progress import logger, verbose_logging
@@ -143,9 +144,11 @@ def run(words: Sequence[str]) -> None:
         before = Detector(Classifier(model, spec_of(options)), EnergyScore(), detector.example)
         known = labelled if holdout is None else holdout
         unseen = _unseen_wild(wild, method, options, in_grid=bool(grid))
-        given_data = Given(unseen, np.asarray(known.examples), np.asarray(known.labels), is_holdout=holdout is not None)
+        examples = np.asarray(known.examples), np.asarray(known.labels)
+        texts = {"command": shlex.join(["wildood", "fit", *words]), "settings": written}
+        page = partial(fit_page, detector, before, unseen, examples, is_holdout=holdout is not None, **texts)
         with verbose_logging(verbose=not options.quiet):
-            _write_page(options.out, detector, before, given_data, shlex.join(["wildood", "fit", *words]), written)
+            _write_page(options.out, page)
 
 
 def _unseen_wild(wild: Images, method: Method, options: Any, *, in_grid: bool) -> npt.NDArray[Any]:
@@ -154,18 +157,16 @@ def _unseen_wild(wild: Images, method: Method, options: Any, *, in_grid: bool) -
     if in_grid:
         traffic, _ = rank_wild(traffic, options.seed)
     unseen = set_aside_wild(traffic, options.keep, options.seed)[1] if method.uses_wild else traffic.whole(options.seed)
-    some = at_most(unseen, LOOKED_AT, options.seed)
+    some = at_most(unseen, MOST_EXAMPLES, options.seed)
     return some.gather(torch.arange(len(some)))[0].numpy()
 
 
-def _write_page(out: Path, detector: Detector, before: Detector, data: Given, command: str, settings: str) -> None:
+def _write_page(out: Path, page: Callable[[], str]) -> None:
     """The report, if what it needs is there."""
     if not plots_installed():
         logger.info("for a page that shows what changed: pip install matplotlib, then the same command again")
         return
-    from wildood.report.fit_page import fit_page  # noqa: PLC0415 - matplotlib is an extra
-
-    write_text(out / "report.html", fit_page(detector, before, data, command, settings))
+    write_text(out / "report.html", page())
     logger.info("%s shows what changed", out / "report.html")
 
 
