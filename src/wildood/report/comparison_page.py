@@ -10,9 +10,9 @@ from wildood.evaluate.metrics import rejection_rate
 from wildood.experiments.comparison import Outcome, summary
 from wildood.experiments.parts import Parts
 from wildood.report import figures
-from wildood.report.fit_page import making, training
+from wildood.report.fit_page import provenance, training
 from wildood.report.page import Gallery, gallery, render
-from wildood.report.table import Column, Row, Table, TableCell
+from wildood.report.table import Column, Row, Table, TableCell, percent
 
 COLUMNS = {
     "caught": "caught ↑",
@@ -32,16 +32,16 @@ def comparison_table(means: Mapping[str, Mapping[str, tuple[float, float]]]) -> 
     >>> table.texts(table.rows[0])[:2]
     ['energy', '50.0 ± 1.0']
     """
-    digits = "{:.1f}".format
+    digits = percent(1)
     best = {
-        name: (max if title.endswith("↑") else min)(float(digits(100 * metrics[name][0])) for metrics in means.values())
+        name: (max if title.endswith("↑") else min)(float(digits(metrics[name][0])) for metrics in means.values())
         for name, title in COLUMNS.items()
     }
     rows = []
     for method, metrics in means.items():
         cells = []
         for name in COLUMNS:
-            mean, error = (100 * number for number in metrics[name])
+            mean, error = metrics[name]
             is_best = float(digits(mean)) == best[name]
             cells.append(TableCell(mean, None if math.isnan(error) else error, best=is_best))
         rows.append(Row.of(method, *cells))
@@ -79,7 +79,7 @@ def comparison_page(results: Sequence[Outcome], parts: Parts, command: str) -> s
         },
         roc=figures.roc("roc", scores),
         galleries=_galleries(after, parts),
-        making=making(after, {"command": command, "seeds": f"{all_seeds} (figures: {seeds[0]})"}),
+        provenance=provenance(after, {"command": command, "seeds": f"{all_seeds} (figures: {seeds[0]})"}),
         **training(after.history, after.record),
     )
 

@@ -45,8 +45,8 @@ def ood_table(evaluation: Evaluation) -> Table:
 
     >>> from types import SimpleNamespace
     >>> fpr95, auroc, caught = Estimate(0.1, 0.0, 0.2), Estimate(0.98, 0.97, 0.99), Share(0.9, 0.6, 1.0, 9, 10)
-    >>> found = OodResult("svhn", 10, fpr95, auroc, aupr_in=0.97, aupr_out=0.96, caught=caught, also_in_id=0)
-    >>> table = ood_table(SimpleNamespace(ood=[found]))
+    >>> result = OodResult("svhn", 10, fpr95, auroc, aupr_in=0.97, aupr_out=0.96, caught=caught, also_in_id=0)
+    >>> table = ood_table(SimpleNamespace(ood=[result]))
     >>> table.texts(table.rows[0])
     ['svhn', '90.0 [60.0, 100.0]', '10.0 [0.0, 20.0]', '98.0 [97.0, 99.0]', '97.0', '96.0', '10']
     """
@@ -63,18 +63,19 @@ def id_table(evaluation: Evaluation) -> Table:
     """Accuracy and false alarms on the ID set.
 
     >>> from types import SimpleNamespace
-    >>> found = SimpleNamespace(name="a", accuracy=None, accuracy_of_accepted=None, false_alarms=Share(0.1, 0.0, 0.4, 1, 10))
-    >>> table = id_table(SimpleNamespace(id=found))
+    >>> alarms = Share(0.1, 0.0, 0.4, 1, 10)
+    >>> result = SimpleNamespace(name="a", accuracy=None, accuracy_of_accepted=None, false_alarms=alarms)
+    >>> table = id_table(SimpleNamespace(id=result))
     >>> [table.texts(row) for row in table.rows]
     [['false alarms ↓', '10.0 [0.0, 40.0]', '10']]
     """
-    found = evaluation.id
+    result = evaluation.id
     shares = {
-        "accuracy ↑": found.accuracy,
-        "accuracy of the accepted ↑": found.accuracy_of_accepted,
-        "false alarms ↓": found.false_alarms,
+        "accuracy ↑": result.accuracy,
+        "accuracy of the accepted ↑": result.accuracy_of_accepted,
+        "false alarms ↓": result.false_alarms,
     }
-    columns = [Column(f"ID set: {found.name}"), Column("share", digits=percent_digits), _EXAMPLES]
+    columns = [Column(f"ID set: {result.name}"), Column("share", digits=percent_digits), _EXAMPLES]
     rows = [Row.of(name, _cell(share), share.examples) for name, share in shares.items() if share is not None]
     return Table(columns, rows)
 
@@ -84,8 +85,8 @@ def class_table(evaluation: Evaluation, names: Sequence[str], most: int) -> Tabl
 
     >>> from types import SimpleNamespace
     >>> shares = {0: Share(0.0, 0.0, 0.5, 0, 5), 2: Share(0.2, 0.0, 0.7, 1, 5)}
-    >>> found = SimpleNamespace(id=SimpleNamespace(classes_are="true", false_alarms_by_class=shares))
-    >>> [row.cells[0].value for row in class_table(found, ["cat", "dog", "eel"], most=20).rows]
+    >>> result = SimpleNamespace(id=SimpleNamespace(classes_are="true", false_alarms_by_class=shares))
+    >>> [row.cells[0].value for row in class_table(result, ["cat", "dog", "eel"], most=20).rows]
     ['eel', 'cat']
     """
     shares = _highest_classes(evaluation)[:most]
@@ -183,14 +184,14 @@ def promise_record(detector: Detector, check: PromiseCheck) -> dict[str, Any]:
     return {"promised": None if detector.promise is None else asdict(detector.promise), **asdict(check)}
 
 
-def evaluation_page(measured: Measured, making: dict[str, str]) -> str:
-    """The page; `making` says what was typed, and whatever else made the numbers."""
+def evaluation_page(measured: Measured, provenance: dict[str, str]) -> str:
+    """The page; `provenance` says what was typed, and whatever else made the numbers."""
     detector, evaluation = measured.detector, measured.evaluation
     promise, shares = detector.promise, _highest_classes(evaluation)[:CLASSES]
     by_class = promise is not None and promise.by_class
     bars = [(measured.classes[number], share.value, share.low, share.high) for number, share in shares]
     items = {
-        **making,
+        **provenance,
         "score": f"{type(detector.scorer).__name__}, higher = more OOD",
         "threshold": f"{detector.threshold_text}: {detector.promise_text if promise else 'nothing is promised'}",
         "made with": settings_text(detector.record.get("versions", {})),
@@ -217,15 +218,15 @@ def evaluation_page(measured: Measured, making: dict[str, str]) -> str:
         # A rate is promised, and so drawn, in each predicted class, never in a true one.
         by_class_figure=figures.by_class("classes", bars, promise.alpha if promise is not None and by_class else None),
         galleries=_galleries(measured),
-        making=items,
+        provenance=items,
     )
 
 
 _EXAMPLES = Column("examples", digits="{:,}".format)
 
 
-def _cell(found: Estimate | Share) -> TableCell:
-    return TableCell(found.value, interval=(found.low, found.high))
+def _cell(estimate: Estimate | Share) -> TableCell:
+    return TableCell(estimate.value, interval=(estimate.low, estimate.high))
 
 
 def _detection(result: OodResult | Average) -> list[TableCell]:

@@ -12,7 +12,7 @@ from wildood.evaluate.binomial import Share
 from wildood.evaluate.metrics import accepting_threshold, accuracy
 from wildood.report import figures
 from wildood.report.page import Gallery, gallery, is_picture, render, settings_text
-from wildood.report.table import Column, Row, Table
+from wildood.report.table import Column, Row, Table, percent
 from wildood.train.history import Row as History
 
 CONFIDENCE = 0.95  # of the interval of the headline
@@ -60,7 +60,7 @@ def fit_page(
     record = detector.record
     start_kept = record.get("assessment", {}).get("start_kept", False)
     heads = ("wild rejected", f"{name} rejected", f"{name} accuracy")
-    columns = [Column(""), *(Column(head, digits="{:.1f}".format) for head in heads)]
+    columns = [Column(""), *(Column(head, digits=percent(1)) for head in heads)]
     rows = [
         _row("before: its energy", start, y),
         _row(f"after: {'start kept' if start_kept else record['method']['name']}", after, y, strong=True),
@@ -86,7 +86,7 @@ def fit_page(
         rejected=Table(columns, rows),
         histograms=drawn,
         galleries=_galleries(detector, after, wild, x, y),
-        making=making(detector, {"command": command, "seed": str(record["seed"])}),
+        provenance=provenance(detector, {"command": command, "seed": str(record["seed"])}),
         settings=settings,
         **training(detector.history, record),
     )
@@ -122,7 +122,7 @@ def training(history: Sequence[History], record: Mapping[str, Any]) -> dict[str,
     return {"training": drawn, "history": history, "record": {"kept_epoch": None, **record}, "chosen_on": kind}
 
 
-def making(detector: Detector, items: dict[str, str]) -> dict[str, str]:
+def provenance(detector: Detector, items: dict[str, str]) -> dict[str, str]:
     """Settings and versions of a fit, after other items."""
     record = detector.record
     return {
@@ -136,7 +136,7 @@ def making(detector: Detector, items: dict[str, str]) -> dict[str, str]:
 
 def _row(name: str, answers: _Answers, classes: Examples, *, strong: bool = False) -> Row:
     shares = np.mean(answers.wild_rejected), np.mean(answers.known_rejected), accuracy(answers.known_classes, classes)
-    return Row.of(name, *(100 * float(share) for share in shares), strong=strong)
+    return Row.of(name, *(float(share) for share in shares), strong=strong)
 
 
 def _galleries(detector: Detector, after: _Answers, wild: Examples, x: Examples, y: Examples) -> dict[str, Gallery]:

@@ -77,7 +77,7 @@ def inspection_page(
     sheets = {}
     if spec is not None and is_picture(traffic.examples.shape[1:], spec):
         sheets = {kind: _sheet(record[kind], traffic, spec) for kind in ("most_ood", "borderline")}
-    making = {
+    provenance = {
         "command": command,
         "traffic": f"{len(inspection.traffic.scores)} examples from {traffic.where}",
         "threshold": f"{detector.threshold_text}: {detector.promise_text}",
@@ -98,7 +98,7 @@ def inspection_page(
         **_accepted_unknowns(inspection),
         label_first=_label_first(record["label_first"]),
         sheets=sheets,
-        making=making,
+        provenance=provenance,
     )
 
 

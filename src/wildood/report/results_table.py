@@ -13,7 +13,7 @@ from wildood.experiments.table_names import (
     set_title,
 )
 from wildood.experiments.tables import ID_ONLY, WITH_WILD, Cell, Metric, ResultsTable, TableRow
-from wildood.report.table import Column, Digits, Row, Table, TableCell, escape_latex, latex_line, to_csv, to_latex
+from wildood.report.table import Column, Row, Table, TableCell, escape_latex, latex_line, percent, to_csv, to_latex
 
 CONVENTIONS = {
     "fpr95": "FPR95 is the share of OOD that is accepted at the threshold that accepts at least 95 % of the ID test "
@@ -108,7 +108,7 @@ def results_table(results: ResultsTable, error_decimals: int = 2) -> Table:
     ['WOODS', '0.52 ± 0.10', '99.84', '–', '5']
     """
     sets = _columns(results)
-    digits = _percent(2), _percent(error_decimals)
+    digits = percent(2), percent(error_decimals)
     rows = []
     for row in results.rows:
         cells = [_cell(cell) for name in sets for cell in results.shown(row, name)]
@@ -132,8 +132,8 @@ def results_table(results: ResultsTable, error_decimals: int = 2) -> Table:
 def metric_table(results: ResultsTable, metric: Metric) -> Table:
     """One metric, and accuracy with the first one: narrow enough for a terminal."""
     sets, accuracy = _columns(results), metric == results.metrics[0]
-    columns = [Column(column_title(name), digits=_percent(1)) for name in sets]
-    columns += [Column(METRIC_TITLES["accuracy"], digits=_percent(1))] if accuracy else []
+    columns = [Column(column_title(name), digits=percent(1)) for name in sets]
+    columns += [Column(METRIC_TITLES["accuracy"], digits=percent(1))] if accuracy else []
     rows = []
     for row in results.rows:
         cells = [row.cells.get(name, {}).get(metric) for name in sets] + ([row.accuracy] if accuracy else [])
@@ -184,10 +184,6 @@ def _columns(results: ResultsTable) -> tuple[str, ...]:
 
 def _cell(cell: Cell | None) -> TableCell:
     return TableCell() if cell is None else TableCell(cell.mean, cell.error, best=cell.best)
-
-
-def _percent(decimals: int) -> Digits:
-    return lambda share: f"{100 * share:.{decimals}f}"
 
 
 def _csv_rows(results: ResultsTable, row: TableRow) -> Iterator[Row]:

@@ -12,7 +12,7 @@ from wildood.experiments.table_names import id_title, method_title, set_title
 from wildood.report import figures
 from wildood.report.fit_page import training
 from wildood.report.page import generator, render, settings_text
-from wildood.report.table import Column, Row, Table, TableCell
+from wildood.report.table import Column, Row, Table, TableCell, percent
 from wildood.scores.score import Score
 
 
@@ -37,18 +37,18 @@ def run_title(experiment: Experiment) -> str:
 def run_page(result: Result, scores: Scores) -> str:
     """The page of a run that is done; `scores` may lack some sets, or all."""
     drawn = [
-        score_figure(f"scores-{number}", scores, name, set_title(name), f"{set_title(name)}: {fpr95_text(found.fpr95)}")
-        for number, (name, found) in enumerate(result.tests.items())
+        score_figure(f"scores-{number}", scores, name, set_title(name), f"{set_title(name)}: {fpr95_text(metrics.fpr95)}")
+        for number, (name, metrics) in enumerate(result.tests.items())
     ]
     return render(
         "run.html",
         generator=generator(),
         title=run_title(result.experiment),
         result=result,
-        caught=[(set_title(name), found.fpr95) for name, found in result.tests.items()],
+        accepted=[(set_title(name), metrics.fpr95) for name, metrics in result.tests.items()],
         metrics=_metrics(result),
         score_figures=drawn,
-        making=_making(result),
+        provenance=_provenance(result),
         **_training(result),
     )
 
@@ -81,12 +81,12 @@ def fpr95_text(fpr95: float) -> str:
 
 def _metrics(result: Result) -> Table:
     heads = ("FPR95 ↓", "AUROC ↑", "AUPR-in ↑", "AUPR-out ↑", "accepted ↓")
-    columns = [Column(head, digits=lambda share: f"{100 * share:.2f}") for head in heads]
+    columns = [Column(head, digits=percent(2)) for head in heads]
     rows = []
-    for name, found in result.tests.items():
-        fpr95 = TableCell(found.fpr95, found.fpr95_error)
-        shares = found.auroc, found.aupr_in, found.aupr_out, found.accepted
-        rows.append(Row.of(set_title(name), fpr95, *shares, found.examples))
+    for name, metrics in result.tests.items():
+        fpr95 = TableCell(metrics.fpr95, metrics.fpr95_error)
+        shares = metrics.auroc, metrics.aupr_in, metrics.aupr_out, metrics.accepted
+        rows.append(Row.of(set_title(name), fpr95, *shares, metrics.examples))
     return Table([Column("OOD set"), *columns, Column("examples", digits="{:,}".format)], rows)
 
 
@@ -104,7 +104,7 @@ def _training(result: Result) -> dict[str, Any]:
     return training(result.history, {"method": method, "keep": keep, "kept_epoch": kept if known else None})
 
 
-def _making(result: Result) -> dict[str, str]:
+def _provenance(result: Result) -> dict[str, str]:
     items = {"run": result.experiment.name, "seconds": f"{result.seconds:,.1f}"}
     if result.chosen:
         items["settings that it chose"] = settings_text(result.chosen)

@@ -20,7 +20,7 @@ from wildood.report.page import generator, render
 from wildood.report.paper_comparison import comparison_table
 from wildood.report.results_table import results_table, table_title
 from wildood.report.run_page import ScoreFigure, fpr95_text, run_title, score_figure
-from wildood.report.table import Column, Row, Table, TableCell
+from wildood.report.table import Column, Row, Table, TableCell, percent
 from wildood.scores.shipped import NAMES as POSTHOC
 
 TITLE = "What was run, and what it found"  # of the page
@@ -51,14 +51,14 @@ class Runs:
         """Read a store; one without anything to show is refused."""
         if not store.root.is_dir():
             raise InputError(f"{store.root} is no directory: give the one that wildood reproduce wrote its runs to")
-        held = store.found()
-        unfinished = len(held.unfinished)
-        runs = cls(store, held.results, held.failures, unfinished, held.left_out)
-        if not (held.results or held.failures or unfinished):
-            if held.left_out:
+        content = store.found()
+        unfinished = len(content.unfinished)
+        runs = cls(store, content.results, content.failures, unfinished, content.left_out)
+        if not (content.results or content.failures or unfinished):
+            if content.left_out:
                 raise InputError(f"{store.root} holds no runs that can be read: {runs.left_out_text()}")
             raise InputError(f"{store.root} holds no runs: give the directory that wildood reproduce wrote them to")
-        if not (held.results or held.failures):
+        if not (content.results or content.failures):
             count = "one run that has" if unfinished == 1 else f"{unfinished} runs that have"
             raise InputError(f"{store.root} holds {count} not ended yet: call report again when one has")
         return runs
@@ -122,8 +122,8 @@ class Runs:
         return f"{_count(len(self.left_out), 'folder')} left out: {_first_few(reasons, '; ')}" if reasons else ""
 
 
-def runs_page(runs: Runs, making: dict[str, str], title: str = TITLE) -> str:
-    """The page; `making` says what was typed."""
+def runs_page(runs: Runs, provenance: dict[str, str], title: str = TITLE) -> str:
+    """The page; `provenance` says what was typed."""
     return render(
         "runs.html",
         generator=generator(),
@@ -136,7 +136,7 @@ def runs_page(runs: Runs, making: dict[str, str], title: str = TITLE) -> str:
         constraint_figures=constraint_figures(runs),
         score_figures=score_figures(runs),
         every_run=_every_run(runs.results),
-        making=making,
+        provenance=provenance,
     )
 
 
@@ -151,21 +151,11 @@ def run_link(experiment: Experiment) -> str:
 
 
 class PiFigure(NamedTuple):
-    """FPR95 over pi, for one table and OOD set.
-
-    Attributes:
-        title: the OOD set and the table.
-        svg: the figure.
-        level: whether a line shows the best method that sees no wild data.
-        level_examples: on how many examples the line is measured,
-        curve_examples: and on how many the curves are, where those are more; else 0 both.
-    """
+    """FPR95 over pi for one OOD set of a table; if a line shows the best without wild data, its and the curves' examples."""
 
     title: str
     svg: Markup
-    level: bool
-    level_examples: int = 0
-    curve_examples: int = 0
+    examples: tuple[int, int] | None
 
 
 class ConstraintFigure(NamedTuple):
@@ -188,12 +178,13 @@ def pi_figures(runs: Runs) -> list[PiFigure]:
         for row in rows:
             cell = row.cells[ood]["fpr95"]
             points.setdefault((row.method, row.title), []).append(Point(row.pi or 0.0, cell.mean, cell.error))
-        curves = [Curve(method, title, sorted(found)) for (method, title), found in points.items()]
+        curves = [Curve(method, title, sorted(each)) for (method, title), each in points.items()]
         best = _best(_without_wild(results, runs.tables), ood)
         level = None if best is None else (f"{best.title}, without wild data", best.cells[ood]["fpr95"].mean)
-        examples = (0, 0) if best is None else _examples_apart(best, rows, ood, runs)
+        # A set that was in the wild keeps only a part for tests, so the line may be measured on fewer examples.
+        examples = None if best is None else (max(_examples([best], ood, runs)), min(_examples(rows, ood, runs)))
         title = f"{set_title(ood)}: {table_title(results)}"
-        drawn.append(PiFigure(title, over_pi(f"pi-{number}", curves, level), level is not None, *examples))
+        drawn.append(PiFigure(title, over_pi(f"pi-{number}", curves, level), examples))
     return drawn
 
 
@@ -202,10 +193,10 @@ def constraint_figures(runs: Runs) -> list[ConstraintFigure]:
     drawn = []
     for number, results in enumerate(runs.tables):
         row = _woods(results)
-        found = [runs.by_name[name] for name in row.runs] if row else []
-        histories = [run.history for run in found if any({"epoch", "false_alarm"} <= each.keys() for each in run.history)]
+        in_row = [runs.by_name[name] for name in row.runs] if row else []
+        histories = [run.history for run in in_row if any({"epoch", "false_alarm"} <= each.keys() for each in run.history)]
         if row and histories:
-            tolerance = float(found[0].experiment.settings["tol"])
+            tolerance = float(in_row[0].experiment.settings["tol"])
             svg = constraint_of_runs(f"constraint-{number}", histories, tolerance)
             drawn.append(ConstraintFigure(table_title(results), row, svg))
     return drawn
@@ -255,11 +246,10 @@ def _with_settings(table: Table, results: ResultsTable) -> Table:
 
 
 def _every_run(results: Sequence[Result]) -> Table:
-    percent = "{:.2f}".format
     columns = [
         *map(Column, ("run", "method", "ID set", "in the wild")),
         *(Column("π", digits="{:g}".format), Column("seed", digits=str), Column("protocol")),
-        *(Column(head, digits=percent) for head in ("FPR95 ↓", "AUROC ↑", "accuracy ↑")),
+        *(Column(head, digits=percent(2)) for head in ("FPR95 ↓", "AUROC ↑", "accuracy ↑")),
         Column("seconds", digits="{:,.0f}".format),
     ]
     rows = []
@@ -271,24 +261,15 @@ def _every_run(results: Sequence[Result]) -> Table:
                 TableCell(experiment.name, link=run_link(experiment)),
                 *(method_title(experiment.method), id_title(experiment.id), wild, None if wild is None else experiment.pi),
                 *(experiment.seed, experiment.protocol.replace("_", " ")),
-                *(_mean([found.fpr95 for found in tests]), _mean([found.auroc for found in tests])),
-                *(100 * result.accuracy, result.seconds),
+                *(_mean([each.fpr95 for each in tests]), _mean([each.auroc for each in tests])),
+                *(result.accuracy, result.seconds),
             )
         )
     return Table(columns, rows, title="every run", sortable=True)
 
 
 def _mean(shares: Sequence[float]) -> float | None:
-    return 100 * sum(shares) / len(shares) if shares else None
-
-
-def _examples_apart(best: TableRow, rows: Sequence[TableRow], ood: str, runs: Runs) -> tuple[int, int]:
-    """On how many examples line and curves are measured, where the line has fewer.
-
-    A set that was in the wild keeps only a part for tests.
-    """
-    line, curves = _examples([best], ood, runs), _examples(rows, ood, runs)
-    return (max(line), min(curves)) if max(line) < min(curves) else (0, 0)
+    return sum(shares) / len(shares) if shares else None
 
 
 def _examples(rows: Sequence[TableRow], ood: str, runs: Runs) -> set[int]:
@@ -324,6 +305,6 @@ def _shown_runs(results: ResultsTable, runs: Runs) -> Iterator[tuple[TableRow, R
     posthoc = [row for row in _without_wild(results, runs.tables) if row.method in POSTHOC]
     for ood in results.sets:
         for row in (_best(posthoc, ood), _woods(results)):
-            found = [runs.by_name[name] for name in row.runs if ood in runs.by_name[name].tests] if row else []
-            if row and found:
-                yield row, min(found, key=lambda run: run.experiment.seed), ood
+            tested = [runs.by_name[name] for name in row.runs if ood in runs.by_name[name].tests] if row else []
+            if row and tested:
+                yield row, min(tested, key=lambda run: run.experiment.seed), ood

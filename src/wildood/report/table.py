@@ -33,6 +33,15 @@ _LATEX = {
 }
 
 
+def percent(decimals: int) -> Digits:
+    """How shares from 0 to 1 are written in percent.
+
+    >>> percent(1)(0.1234)
+    '12.3'
+    """
+    return lambda share: f"{100 * share:.{decimals}f}"
+
+
 @dataclass(frozen=True)
 class Column:
     """A column of a table.
@@ -117,13 +126,12 @@ class Table:
         notes: what else to know, a sentence each.
         sortable: whether rows can be sorted in a page, each block by itself.
 
-    >>> percent = "{:.1%}".format
-    >>> columns = [Column("method"), Column("FPR95 ↓", digits=percent), Column("AUROC ↑", digits=percent)]
+    >>> columns = [Column("method"), Column("FPR95 ↓", digits=percent(1)), Column("AUROC ↑", digits=percent(1))]
     >>> table = Table(columns, [Row.of("energy", 0.131, TableCell(0.97, error=0.01, best=True))])
     >>> print(to_markdown(table))
     | method | FPR95 ↓ | AUROC ↑ |
     | --- | ---: | ---: |
-    | energy | 13.1% | **97.0% ± 1.0%** |
+    | energy | 13.1 | **97.0 ± 1.0** |
     """
 
     columns: Sequence[Column]
