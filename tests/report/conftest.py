@@ -7,10 +7,12 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from markupsafe import Markup
 
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.results import Failure, OnOod, Result
 from wildood.experiments.store import RunStore
+from wildood.report import figures
 from wildood.report.runs_page import Runs, runs_page
 
 SETS = ("svhn", "places365")
@@ -134,6 +136,12 @@ def parse():
         return reader.open[0]
 
     return parsed
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Figures that only say what they show, for tests of the texts around them: drawing takes most of a page's time."""
+    monkeypatch.setattr(figures, "_inline", lambda _figure, _name, says: Markup('<svg aria-label="{}"></svg>').format(says))
 
 
 def history(method, seed):

@@ -143,7 +143,7 @@ def test_the_comparisons_table_is_what_its_detectors_do(tree, compared):
     assert panel.one("p", cls="says").text == says
 
 
-def test_the_comparison_is_over_its_seeds_and_looks_closer_at_the_first(compared, parse):
+def test_the_comparison_is_over_its_seeds_and_looks_closer_at_the_first(compared, parse, undrawn):
     def metrics(caught, false_alarms, accuracy):
         return Metrics(fpr95=0.25, auroc=0.9, accuracy=accuracy, false_alarms=false_alarms, caught=caught)
 

@@ -130,7 +130,7 @@ def test_names_in_the_legend_have_numbers_only_where_they_need_them(trees):
     assert list(_legend(alike, [4, 5], numbered=False).values()) == [f"{number}: …{'x' * 27}" for number in (5, 6)]
 
 
-def test_the_line_of_alpha_is_drawn_only_where_it_is_promised(cases, monkeypatch, parse):
+def test_the_line_of_alpha_is_drawn_only_where_it_is_promised(cases, monkeypatch, parse, undrawn):
     limits = []
     monkeypatch.setattr(figures, "by_class", lambda _name, _bars, limit: limits.append(limit) or "")
     case = cases["by class"]
@@ -144,7 +144,7 @@ def test_the_line_of_alpha_is_drawn_only_where_it_is_promised(cases, monkeypatch
     assert "A rate is promised for each predicted class, none for the true ones." in page.text
 
 
-def test_classes_that_could_not_be_matched_by_name_are_told(cases, trees, parse):
+def test_classes_that_could_not_be_matched_by_name_are_told(cases, trees, parse, undrawn):
     told = "the detector has no names for its classes, so those of the labels are numbered in their order."
     assert told not in trees["vectors"].text
     case = cases["vectors"]
@@ -216,7 +216,7 @@ def test_the_lead_says_what_becomes_of_the_promise(cases, trees, case):
     assert f"False alarms: {cases[case].promise.says}." in trees[case].one("div", cls="lead").text
 
 
-def test_a_set_that_set_the_threshold_is_said_to_be_so(cases, trees, parse):
+def test_a_set_that_set_the_threshold_is_said_to_be_so(cases, trees, parse, undrawn):
     assert "is not new" not in trees["vectors"].text
     case = cases["vectors"]
     far = case._replace(evaluation=replace(case.evaluation, ood=(replace(case.evaluation.ood[0], role_of="threshold"),)))

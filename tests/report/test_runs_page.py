@@ -231,7 +231,7 @@ def test_the_pi_figure_has_the_numbers_of_places365(runs, monkeypatch):
         ({"protocol": "as_published"}, None),
     ],
 )
-def test_only_runs_alike_in_all_but_wild_data_are_a_line_below_the_curves(other, line, tmp_path, parse, result):
+def test_only_runs_alike_in_all_but_wild_data_are_a_line_below_the_curves(other, line, tmp_path, parse, result, undrawn):
     store = RunStore(tmp_path)
     store.add(*result(Experiment("cifar10", SETS, method="energy", **other)))
     for pi in (0.1, 0.5):
@@ -255,7 +255,7 @@ def test_only_runs_alike_in_all_but_wild_data_are_a_line_below_the_curves(other,
         (4000, "no wild data."),
     ],
 )
-def test_a_line_of_fewer_examples_than_the_curves_says_so(examples, says, tmp_path, parse, result):
+def test_a_line_of_fewer_examples_than_the_curves_says_so(examples, says, tmp_path, parse, result, undrawn):
     def add(experiment, count):
         found, scores = result(experiment)
         tests = {name: replace(each, examples=count) for name, each in found.tests.items()}
