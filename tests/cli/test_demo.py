@@ -23,6 +23,7 @@ from wildood.cli.main import main
 from wildood.experiments import comparison
 from wildood.experiments.digits import digits
 from wildood.methods.woods import Woods
+from wildood.report import table
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"} | {"OMP_NUM_THREADS": "1"}
 METHODS = list(comparison.METHODS)
@@ -124,7 +125,8 @@ def test_demo_prints_the_best_of_each_column_bold_on_a_terminal(monkeypatch, cap
         "WOODS": {"caught": 0.9, "false_alarms": 0.03, "fpr95": 0.1, "auroc": 0.9, "accuracy": 0.98},
     }
     results = [comparison.Outcome(name, 0, comparison.Metrics(**each), None) for name, each in means.items()]
-    monkeypatch.setattr(demo, "Console", functools.partial(demo.Console, force_terminal=True, color_system="standard"))
+    console = functools.partial(table.Console, force_terminal=True, color_system="standard")
+    monkeypatch.setattr(table, "Console", console)
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     demo._print(results, Path("X"), 1.0)

@@ -4,9 +4,11 @@ import csv
 import io
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from wildood.report import table as tables
 from wildood.report.table import (
     Column,
     Row,
@@ -54,6 +56,18 @@ def test_each_form_has_the_same_numbers(capsys, parse):
     assert ["post", "hoc"] in printed
     cells = [cell.text.replace("\N{NO-BREAK SPACE}", " ") for cell in parse(to_html(TABLE)).all("td")]
     assert cells == ["71.9 ± 1.3", "13.1 [11.0, 15.0]", "92.5 ± 0.5", "–"]
+
+
+def test_the_best_cells_and_the_summary_are_bold_on_a_terminal(capsys, monkeypatch):
+    console = partial(tables.Console, force_terminal=True, color_system="standard")
+    monkeypatch.setattr(tables, "Console", console)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    print_table(Table(COLUMNS, [ROWS[1], Row.of("mean", 50.0, 10.0, strong=True)]))
+    assert re.findall(r"\x1b\[1m *([\w.]+)", capsys.readouterr().out) == [
+        *("method", "caught", "FPR95"),
+        *("92.5", "mean", "50.0", "10.0"),
+    ]
 
 
 def test_errors_may_have_other_digits():
