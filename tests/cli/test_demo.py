@@ -26,6 +26,7 @@ from wildood.experiments.split import digits_split
 from wildood.experiments.store import OodMetrics, Result
 from wildood.experiments.tables import demo_title
 from wildood.methods.woods import Woods
+from wildood.report import table
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"} | {"OMP_NUM_THREADS": "1"}
 METHODS = [demo_title(method) for method in DEMO_METHODS]
@@ -128,7 +129,8 @@ def test_demo_prints_the_best_of_each_column_bold_on_a_terminal(monkeypatch, cap
         Result(energy, {"digits": OodMetrics(0.2, 0.01, 0.9, 0.9, 0.9, accepted=0.3, examples=100)}, 0.99, 0.02, 100),
         Result(woods, {"digits": OodMetrics(0.1, 0.01, 0.9, 0.9, 0.9, accepted=0.1, examples=100)}, 0.98, 0.03, 100),
     ]
-    monkeypatch.setattr(demo, "Console", functools.partial(demo.Console, force_terminal=True, color_system="standard"))
+    console = functools.partial(table.Console, force_terminal=True, color_system="standard")
+    monkeypatch.setattr(table, "Console", console)
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     demo._print(results, Path("X"), 1.0)
@@ -210,7 +212,7 @@ def test_the_examples_are_the_test_scans_with_the_known_ones_first(done, place):
 
 @pytest.mark.slow
 def test_the_page_holds_the_numbers_of_the_table(done, place):
-    page = (place / "X" / "report.html").read_text(encoding="utf-8").replace("<td class=best>", "<td>")
+    page = (place / "X" / "report.html").read_text(encoding="utf-8").replace('<td class="best">', "<td>")
     for method, cells in table_in(done.stdout).items():
         assert f'<th scope="row">{method}</th>' + "".join(f"<td>{cell}</td>" for cell in cells) in page
 

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 import wildood
 from wildood.cli import fit as fit_command
 from wildood.data.wild import as_wild
+from wildood.detect.promise import Promise
 from wildood.detect.split import split_wild
 from wildood.models.small import MLP, SmallCNN
 
@@ -44,11 +45,12 @@ def detector_file(arrays, name):
 
 
 def test_progress_goes_to_standard_error_and_the_guarantee_to_standard_output(fitted, arrays):
-    assert fitted.out == ("d: false-alarm rate <= 10 % on ID data like the 50 holdout examples (on average over holdouts)\n")
+    assert fitted.out == f"d: {Promise(alpha=0.1, examples=50, unseen=True)}\n"
     assert fitted.err.split("epoch 1/1")[0].splitlines() == [
         "labelled: 120 examples of 2 classes from labelled.npz",
         "wild: 60 examples from wild.npz",
         "holdout: 100 examples of 2 classes from holdout.npz",
+        "each constraint must become <= 0; λ is its multiplier, β its penalty",
     ]
     assert "\x1b" not in fitted.err
     assert {path.name for path in (arrays / "d").iterdir()} >= {"detector.json", "settings.toml", "run"}
@@ -67,7 +69,7 @@ def test_a_warning_survives_quiet(arrays, fit_words):
     done = subprocess.run(command, cwd=arrays, capture_output=True, text=True, check=True)
     lines = done.stderr.splitlines()
     assert [line for line in lines if line.startswith("epoch")] == []
-    assert "of labelled only: start from a trained one (pretrain makes one; --weights on the command line)" in lines[0]
+    assert "of labelled: start from a trained one (pretrain makes one; --weights on the command line)" in lines[0]
 
 
 def test_the_settings_that_were_written_can_be_passed_back(fitted, cli, arrays):
@@ -127,7 +129,7 @@ def test_by_class_that_cannot_be_done_is_said_with_the_guarantee(cli, fit_words,
     result = cli(*fit_words, "--by-class", "--alpha", "0.03", "--out", "bc", "--quiet")
     assert result.code == 0
     assert caplog.messages[0].startswith("by class was NOT done, one threshold is for all classes: class ")
-    assert result.out.endswith(" (on average over holdouts) (over all classes: by class was NOT done)\n")
+    assert result.out.endswith(" has the same distribution (over all classes: by class was NOT done)\n")
     assert "by class   NOT done: class " in cli("show", "bc").out
 
 

@@ -14,10 +14,9 @@ from wildood.detect.bulk import score_shard
 from wildood.detect.detector import Detector, Example
 from wildood.experiments.evaluation import Decisions, SetDecisions, measure
 from wildood.models.classifier import Classifier
-from wildood.report.evaluation_record import metrics_record
-from wildood.report.inspection import inspected
-from wildood.report.inspection_page import inspection_page
-from wildood.report.inspection_record import inspection_record
+from wildood.report.evaluation_page import metrics_record
+from wildood.report.inspection import inspect_traffic
+from wildood.report.inspection_page import inspection_page, inspection_record
 from wildood.scores.score import Score
 
 HUGE = np.float32([[3e38, -3e38], [-3e38, 3e38], [3e38, 3e38], [-3e38, -3e38]])
@@ -149,7 +148,7 @@ def test_lines_and_records_hold_an_infinite_score_as_text():
     first, second = map(strict, score_shard(detector, shard, "jsonl").text.splitlines())
     assert (first["score"], first["decision"], type(second["score"])) == ("inf", "unknown", float)
     assert score_shard(detector, shard, "csv").text.splitlines()[1] == "0,inf,unknown,0"
-    found = inspected(detector, Decisions.of(detector, *detector.score_and_classify(x)))
+    found = inspect_traffic(detector, Decisions.of(detector, *detector.score_and_classify(x)))
     record = inspection_record(detector, found, Images(x, where="inbox"), top=2)
     assert strict(json.dumps(record))["most_ood"][0] | {"class": 0} == {
         "example": 0, "number": 0, "why": "highest score", "score": "inf", "p_value": 0.01, "decision": "unknown", "class": 0

@@ -7,11 +7,12 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from markupsafe import Markup
 
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.store import Failure, OodMetrics, Result, RunStore
-from wildood.report.runs import Runs
-from wildood.report.runs_page import runs_page
+from wildood.report import figures
+from wildood.report.runs_page import Runs, runs_page
 
 SETS = ("svhn", "places365")
 EVIL = '<b>&"evil"'
@@ -45,8 +46,15 @@ class Element:
         return found
 
     @property
+    def raw_text(self):
+        return "".join(child if isinstance(child, str) else child.raw_text for child in self.content)
+
+    @property
     def text(self):
-        return "".join(child if isinstance(child, str) else child.text for child in self.content)
+        """As a browser shows it: spaces and line ends between words are one space, except in code."""
+        if self.tag in {"code", "pre", "script", "style", "title"}:
+            return self.raw_text
+        return re.sub(r"[ \n]+", " ", self.raw_text).strip(" ")
 
     def panel(self, title):
         """The panel whose heading begins so."""
@@ -127,6 +135,12 @@ def parse():
         return reader.open[0]
 
     return parsed
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Figures that only say what they show, for tests of the texts around them: drawing takes most of a page's time."""
+    monkeypatch.setattr(figures, "_inline", lambda _figure, _name, says: Markup('<svg aria-label="{}"></svg>').format(says))
 
 
 def history(method, seed):

@@ -1,4 +1,4 @@
-"""The page of an evaluation: whole, on its own, and in agreement with the answers it shows."""
+"""The tables and the page of an evaluation: whole, on its own, and in agreement with the answers they show."""
 
 import base64
 import copy
@@ -13,10 +13,31 @@ from PIL import Image
 
 import wildood
 from wildood.data.images import Images
-from wildood.experiments.evaluation import SetDecisions, measure
+from wildood.evaluate.intervals import Share
+from wildood.experiments.evaluation import (
+    Average,
+    Estimate,
+    Evaluation,
+    IdResult,
+    OodResult,
+    PromiseCheck,
+    SetDecisions,
+    measure,
+)
 from wildood.models.small import MLP, SmallCNN
 from wildood.report import figures
-from wildood.report.evaluation_page import _legend, evaluation_page
+from wildood.report.evaluation_page import (
+    _legend,
+    class_table,
+    evaluation_latex,
+    evaluation_markdown,
+    evaluation_page,
+    id_table,
+    ood_table,
+    shared_examples,
+    used_before,
+)
+from wildood.report.table import escape_markdown
 
 NAMES = ["<b>cat</b>", "$dog$", "猫", "_eel", "ox"]
 COMMAND = 'wildood evaluate d --id "<script>.npz"'
@@ -116,7 +137,7 @@ def test_names_in_the_legend_have_numbers_only_where_they_need_them(trees):
     assert list(_legend(alike, [4, 5], numbered=False).values()) == [f"{number}: …{'x' * 27}" for number in (5, 6)]
 
 
-def test_the_line_of_alpha_is_drawn_only_where_it_is_promised(cases, monkeypatch, parse):
+def test_the_line_of_alpha_is_drawn_only_where_it_is_promised(cases, monkeypatch, parse, undrawn):
     limits = []
     monkeypatch.setattr(figures, "by_class", lambda _name, _bars, limit: limits.append(limit) or "")
     case = cases["by class"]
@@ -130,7 +151,7 @@ def test_the_line_of_alpha_is_drawn_only_where_it_is_promised(cases, monkeypatch
     assert "A rate is promised for each predicted class, none for the true ones." in page.text
 
 
-def test_classes_that_could_not_be_matched_by_name_are_told(cases, trees, parse):
+def test_classes_that_could_not_be_matched_by_name_are_told(cases, trees, parse, undrawn):
     told = "the detector has no names for its classes, so those of the labels are numbered in their order."
     assert told not in trees["vectors"].text
     case = cases["vectors"]
@@ -202,7 +223,7 @@ def test_the_lead_says_what_becomes_of_the_promise(cases, trees, case):
     assert f"False alarms: {cases[case].promise.says}." in trees[case].one("div", cls="lead").text
 
 
-def test_a_set_that_set_the_threshold_is_said_to_be_so(cases, trees, parse):
+def test_a_set_that_set_the_threshold_is_said_to_be_so(cases, trees, parse, undrawn):
     assert "is not new" not in trees["vectors"].text
     case = cases["vectors"]
     far = case._replace(evaluation=replace(case.evaluation, ood=(replace(case.evaluation.ood[0], role_of="threshold"),)))
@@ -216,3 +237,137 @@ def test_the_page_says_how_it_was_made(trees):
     assert "MaxSoftmax, higher = more OOD" in made
     assert "false-alarm rate <= 20 % on average over holdouts, if the 150 holdout examples are unseen" in made
     assert "nothing is promised" in trees["vectors"].panel("Command, detector, versions").text
+
+
+FPR95, AUROC = Estimate(0.1234, 0.11, 0.135), Estimate(0.987, 0.98, 0.99)
+ALARMS = Share(0.06, 0.04, 0.08, 60, 1000)
+CHECK = PromiseCheck("holds", "60 of 1000 are rejected: nothing speaks against the promise of at most 10 %")
+
+
+def ood(name, also_in_id=0):
+    return OodResult(name, 1200, FPR95, AUROC, 0.9, 0.8, Share(0.75, 0.7, 0.8, 900, 1200), also_in_id)
+
+
+def texts(table):
+    return [table.texts(row) for row in table.rows]
+
+
+def made(*names, known="test", labelled=True, also_in_id=0):
+    right = Share(0.95, 0.93, 0.96, 950, 1000) if labelled else None
+    by_class = {0: ALARMS, 2: Share(0.5, 0.1, 0.9, 2, 4)}
+    costs = IdResult(known, 1000, right, right, ALARMS, "true", by_class)
+    sets = tuple(ood(name, also_in_id) for name in names)
+    return Evaluation(costs, sets, Average(FPR95, AUROC, 0.91, 0.81, 0.7), resamples=1000, seed=0)
+
+
+ROW = ["75.0 [70.0, 80.0]", "12.3 [11.0, 13.5]", "98.7 [98.0, 99.0]", "90.0", "80.0", "1,200"]
+
+
+def test_each_set_has_a_row_and_several_have_a_mean():
+    table = ood_table(made("svhn", "lsun"))
+    heads = [column.head for column in table.columns]
+    assert heads == [
+        "OOD set",
+        "caught ↑",
+        "FPR95 ↓",
+        "AUROC ↑",
+        "AUPR-in ↑",
+        "AUPR-out ↑",
+        "examples",
+    ]
+    first, second, mean = texts(table)
+    assert (first, second) == (["svhn", *ROW], ["lsun", *ROW])
+    assert mean == ["mean of the sets", "70.0", "12.3 [11.0, 13.5]", "98.7 [98.0, 99.0]", "91.0", "81.0", ""]
+    assert [row.strong for row in table.rows] == [False, False, True]
+
+
+def test_a_single_set_needs_no_mean():
+    table = ood_table(made("svhn"))
+    assert (texts(table), table.rows[0].strong) == ([["svhn", *ROW]], False)
+
+
+def test_id_rows_leave_out_what_needs_labels():
+    alarms = ["false alarms ↓", "6.0 [4.0, 8.0]", "1,000"]
+    assert texts(id_table(made("a", labelled=False))) == [alarms]
+    assert [row[0] for row in texts(id_table(made("a")))] == ["accuracy ↑", "accuracy of the accepted ↑", "false alarms ↓"]
+    assert id_table(made("a")).columns[0].head == "ID set: test"
+
+
+def test_classes_come_with_the_most_false_alarms_first_and_no_more_than_asked():
+    names = ["cat", "dog", "eel"]
+    assert texts(class_table(made("a"), names, 5)) == [["eel", "50.0 [10.0, 90.0]", "4"], ["cat", "6.0 [4.0, 8.0]", "1,000"]]
+    assert [row[0] for row in texts(class_table(made("a"), names, 1))] == ["eel"]
+
+
+def test_sets_that_were_used_before_are_told_in_every_form():
+    found = made("a|b", "c")
+    assert used_before(found) == []
+    found = replace(
+        found, id=replace(found.id, role_of="threshold"), ood=(replace(found.ood[0], role_of="wild"), found.ood[1])
+    )
+    new = "what is measured here is not new."
+    known, unknown = (
+        f"test: these examples set the detector's threshold: {new}",
+        f"these examples were the detector's wild data: {new}",
+    )
+    assert used_before(found) == [known, f"a|b: {unknown}"]
+    assert rf"a\|b: {unknown}" in evaluation_markdown(found, CHECK).splitlines()
+    assert f"% {known}" in evaluation_latex(found, CHECK).splitlines()
+
+
+def test_classes_that_could_not_be_matched_by_name_are_told_in_every_form():
+    found, told = made("a"), "the detector has no names for its classes, so those of the labels are numbered in their order."
+    assert told not in evaluation_markdown(found, CHECK) + evaluation_latex(found, CHECK)
+    found = replace(found, id=replace(found.id, unmatched_names=True))
+    assert f"test: {told}" in evaluation_markdown(found, CHECK).splitlines()
+    assert f"% test: {told}" in evaluation_latex(found, CHECK).splitlines()
+
+
+def test_a_share_below_one_percent_keeps_its_digits_in_the_table():
+    costs = replace(made("a").id, false_alarms=Share(0.0042, 0.0004, 0.0125, 4, 1000))
+    assert texts(id_table(replace(made("a"), id=costs)))[-1] == ["false alarms ↓", "0.42 [0.04, 1.2]", "1,000"]
+
+
+def test_shared_examples_are_told_only_where_there_are_any():
+    assert shared_examples(made("a", "b")) == ""
+    assert shared_examples(made("a", also_in_id=3)) == "Examples that are in test, too: 3 of 1,200 in a."
+
+
+NASTY = r"a|b_*c*[x](y)<i>&amp;`~$1$\%#{}^--z"
+
+
+def test_markdown_shows_names_as_they_are():
+    text = evaluation_markdown(made(NASTY, "line\nbreak", known="id|set", also_in_id=1), CHECK)
+    tables = [line for line in text.splitlines() if line.startswith("|")]
+    assert [len(re.findall(r"(?<!\\)\|", line)) for line in tables] == [8] * 5 + [4] * 5
+    assert re.split(r"(?<!\\)\|", tables[2])[1].strip() == escape_markdown(NASTY)
+    assert tables[3].startswith("| line break | 75.0 [70.0, 80.0] |")
+    assert tables[5].startswith(r"| ID set: id\|set | share |")
+    assert r"1 of 1,200 in a\|b" in text
+    assert "False alarms: 60 of 1000 are rejected: nothing speaks against the promise of at most 10 %." in text.splitlines()
+    assert "ID is the positive class" in text
+
+
+def test_latex_is_two_booktabs_tables_with_as_many_columns_as_cells():
+    lines = evaluation_latex(made("a", "b", also_in_id=2), CHECK).splitlines()
+    body = [line for line in lines if not line.startswith("%")]
+    first = [
+        r"\begin{tabular}{lrrrrrr}",
+        r"\toprule",
+        "OOD set",
+        r"\midrule",
+        "a &",
+        "b &",
+        r"\midrule",
+        "mean of the sets &",
+    ]
+    second = [r"\begin{tabular}{lrr}", r"\toprule", "ID set: test &", r"\midrule", "accuracy", "accuracy", "false alarms"]
+    expected = [*first, r"\bottomrule", r"\end{tabular}", "", *second, r"\bottomrule", r"\end{tabular}"]
+    assert len(body) == len(expected)
+    assert all(line.startswith(start) for line, start in zip(body, expected, strict=True))
+    rows = [line for line in body if " & " in line]
+    assert [line.count(" & ") for line in rows] == [6] * 4 + [2] * 4
+    assert all(line.endswith(r" \\") for line in rows)
+    assert r"FPR95 $\downarrow$ & AUROC $\uparrow$" in rows[0]
+    assert lines[0] == r"% \usepackage{booktabs}"
+    assert "% Examples that are in test, too: 2 of 1,200 in a, 2 of 1,200 in b." in lines

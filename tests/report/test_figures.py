@@ -1,16 +1,31 @@
-"""What is drawn is what the arrays and the history say."""
+"""What is drawn is what the arrays and the history say, in the colours of the page, with ids of its own."""
 
 import re
+import sys
 from contextlib import contextmanager
 from itertools import pairwise
 
+import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from sklearn.metrics import roc_curve
 
 from wildood.report import figures
-from wildood.report.style import KNOWN, UNKNOWN, drawing
+from wildood.report.figures import (
+    COLOURS,
+    DASHES,
+    INK,
+    KNOWN,
+    SERIES,
+    UNKNOWN,
+    Curve,
+    Point,
+    drawing,
+    mean_of_runs,
+    plots_installed,
+)
 
 HISTORY = [
     {"step": 0, "accuracy": 0.9, "acceptance": 0.95, "holdout_false_alarm": 0.01, "holdout_classification": 0.02},
@@ -278,3 +293,162 @@ def test_steps_are_whole_numbers_from_0(drawn):
     axes = drawn(lambda: figures.slope("a", [{"step": step, "w": -1.0} for step in range(3)]))
     assert axes.get_xlim()[0] == 0
     assert [tick for tick in axes.get_xticks() if tick != int(tick)] == []
+
+
+def test_a_curve_over_pi_has_a_point_with_its_error_for_each_pi(drawn):
+    points = [Point(0.05, 0.3, 0.02), Point(1.0, 0.1, None)]
+    axes = drawn(lambda: figures.over_pi("a", [Curve("woods", "WOODS", points)]))
+    (line,) = (line for line in axes.get_lines() if line.get_label() == "WOODS")
+    assert line.get_xydata().tolist() == [[0.0, 0.3], [1.0, 0.1]]
+    ends = axes.collections[0].get_segments()
+    assert [end[:, 1].tolist() for end in ends] == [pytest.approx([0.28, 0.32]), pytest.approx([0.1, 0.1])]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.05", "1"]
+
+
+def test_the_mean_constraint_is_over_the_epochs_that_all_runs_have():
+    one = [{"epoch": 0, "accuracy": 0.9}, {"epoch": 1, "false_alarm": 0.2}, {"epoch": 2, "false_alarm": 0.1}]
+    two = [{"epoch": 1, "false_alarm": 0.4}]
+    assert mean_of_runs([one, two]) == ([1], [pytest.approx(0.3)])
+
+
+def test_methods_of_a_users_own_look_different(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(Axes, "plot", lambda self, *given, **style: drawn.append(style.get("marker")))
+    points = [Point(0.1, 0.2, None), Point(0.5, 0.1, None)]
+    with pytest.warns(UserWarning, match="No artists"):
+        figures.over_pi("a", [Curve(name, name, points) for name in ("mine:A", "mine:B", "woods")])
+    assert len(set(drawn)) == 3
+
+
+PAPER = ("#ffffff", "#15181c")
+
+
+def line(name="line", says="a line", **style):
+    with drawing(name, says) as (axes, drawn):
+        axes.plot([0, 1, 2], [0, 3, 1], **{"color": KNOWN, "label": "values"} | style)
+        axes.legend()
+    return drawn.svg
+
+
+def luminance(colour):
+    """Relative luminance as WCAG 2 defines it."""
+    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4 for channel in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def settings():
+    """Matplotlib's, but the backend: it is chosen when somebody asks for it."""
+    return {name: mpl.rcParams[name] for name in mpl.rcParams if name != "backend"}
+
+
+def contrast(first, second):
+    lower, higher = sorted([luminance(first), luminance(second)])
+    return (higher + 0.05) / (lower + 0.05)
+
+
+@pytest.mark.parametrize("role", COLOURS)
+def test_a_colour_is_drawn_as_the_role_it_plays(role):
+    svg = line(color=COLOURS[role][0])
+    curve = re.search(r'<path d="[^"]*" clip-path="[^"]*" style="[^"]*stroke: ([^;"]*); stroke-width: 1.8', svg)
+    assert curve.group(1) == f"var(--{role})"
+
+
+def test_every_colour_is_a_role_and_no_code_is_left():
+    svg = line()
+    painted = re.findall(r"(?:fill|stroke): ([^;\"]*)", svg)
+    assert {colour for colour in painted if colour != "none"} == {
+        f"var(--{role})" for role in ("known", "ink", "faint", "grid")
+    }
+    assert re.findall(r"#[0-9a-fA-F]{3,8}\b(?![-_\w])", svg) == []
+
+
+def test_no_two_roles_share_a_code():
+    """A code that stands for two roles would turn into the first of them."""
+    assert len({light for light, _ in COLOURS.values()}) == len(COLOURS)
+
+
+@pytest.mark.parametrize(("theme", "paper"), [(0, PAPER[0]), (1, PAPER[1])])
+@pytest.mark.parametrize("role", sorted(set(COLOURS) - {"grid"}))
+def test_colours_stand_out_from_the_paper(role, theme, paper):
+    """WCAG 2: 4.5 for text, 3 for the lines of a figure."""
+    assert contrast(COLOURS[role][theme], paper) >= (4.5 if role in {"ink", "faint"} else 3)
+
+
+def test_series_are_told_apart_without_colour():
+    assert len(set(SERIES)) == len(set(DASHES)) == 4
+
+
+def test_every_id_begins_with_the_name_and_every_reference_finds_one(parse):
+    tree = parse(line("a-name"))
+    ids = tree.ids()
+    assert len(ids) == len(set(ids)) > 10
+    assert [name for name in ids if not name.startswith("a-name-")] == []
+    assert tree.references()
+    assert tree.references() <= set(ids)
+
+
+def test_two_figures_with_the_same_content_share_no_id(parse):
+    assert set(parse(line("one")).ids()) & set(parse(line("two")).ids()) == set()
+
+
+def test_the_same_drawing_gives_the_same_bytes():
+    assert line() == line()
+
+
+def test_a_drawing_says_nothing_of_when_and_where_it_was_made():
+    svg = line()
+    for word in ("<metadata", "<?xml", "<!DOCTYPE", "http", "matplotlib.org", "rdf:"):
+        assert word not in svg
+
+
+def test_the_description_is_escaped(parse):
+    says = "\"caught\" <b> & 'known'"
+    svg = parse(line(says=says)).one("svg")
+    assert (svg.attributes["role"], svg.attributes["aria-label"]) == ("img", says)
+    assert svg.all("b") == []
+
+
+def test_the_figure_has_a_shape_but_no_size_so_that_the_page_decides(parse):
+    svg = parse(line()).one("svg")
+    assert set(svg.attributes) == {"role", "aria-label", "viewbox"}
+    assert svg.attributes["viewbox"] == "0 0 316.8 180"  # 4.4 x 2.5 inches of 72 points
+
+
+def test_text_stays_text(parse):
+    assert "values" in [text.text for text in parse(line()).all("text")]
+
+
+def test_nobodys_settings_are_changed():
+    before = settings()
+    line()
+    assert settings() == before
+
+
+def test_a_mistake_while_drawing_is_not_swallowed():
+    before = settings()
+    with pytest.raises(ZeroDivisionError), drawing("line", "a line") as (_, drawn):
+        _ = 1 / 0
+    assert drawn.svg == ""
+    assert settings() == before
+
+
+@pytest.mark.parametrize(("share", "text"), [(0, "0 %"), (0.05, "5 %"), (0.125, "12.5 %"), (1, "100 %"), (0.07, "7 %")])
+@pytest.mark.parametrize("which", ["x", "y"])
+def test_shares_are_shown_in_percent(which, share, text):
+    with drawing("line", "a line", percent=which) as (axes, _):
+        axes.plot([0, 1], [0, 1], color=INK)
+        axis = axes.xaxis if which == "x" else axes.yaxis
+        assert axis.get_major_formatter()(share, None) == text
+
+
+def test_names_are_shown_letter_by_letter_whatever_they_hold(parse):
+    """Neither formulas nor warnings about letters that matplotlib's own font has not."""
+    shown = [text.text for text in parse(line(label="$x$ 猫 <b>")).all("text")]
+    assert "$x$ 猫 <b>" in shown
+
+
+def test_without_matplotlib_there_are_no_plots(monkeypatch):
+    assert plots_installed()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
+    assert not plots_installed()

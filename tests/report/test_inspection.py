@@ -12,9 +12,8 @@ from wildood.detect.promise import Promise
 from wildood.evaluate.mixture import fpr_by_share, unknown_share
 from wildood.evaluate.thresholds import p_values
 from wildood.experiments.evaluation import Decisions
-from wildood.report.inspection import SHARES, inspected
-from wildood.report.inspection_record import inspection_record
-from wildood.report.labelling import borderline, label_first, most_ood
+from wildood.report.inspection import SHARES, borderline, inspect_traffic, label_first, most_ood
+from wildood.report.inspection_page import inspection_record
 
 RNG = np.random.default_rng(0)
 HOLDOUT = RNG.normal(size=400).astype("f")
@@ -34,7 +33,7 @@ def decided(detector, scores=TRAFFIC, classes=None):
 
 
 def test_the_share_of_unknowns_is_tested_against_the_holdout(detector):
-    found = inspected(detector, decided(detector), confidence=0.9)
+    found = inspect_traffic(detector, decided(detector), confidence=0.9)
     assert found.unknown == unknown_share(HOLDOUT, TRAFFIC, 0.9)
     assert found.found
     assert (found.known_name, found.untested) == ("holdout", "")
@@ -44,14 +43,14 @@ def test_the_share_of_unknowns_is_tested_against_the_holdout(detector):
 
 
 def test_traffic_like_the_holdout_holds_nothing_unknown(detector):
-    found = inspected(detector, decided(detector, HOLDOUT))
+    found = inspect_traffic(detector, decided(detector, HOLDOUT))
     assert not found.found
     assert found.says == f"{found.unknown}, compared with the holdout"
 
 
 def test_id_examples_that_are_given_take_the_holdouts_place(detector):
     known = np.linspace(-3, 3, 300)
-    found = inspected(detector, decided(detector), decided(detector, known))
+    found = inspect_traffic(detector, decided(detector), decided(detector, known))
     assert found.unknown == unknown_share(known, TRAFFIC)
     assert found.known_name == "--id"
     assert "300 ID and 500 wild scores" in found.says
@@ -62,26 +61,26 @@ def test_id_examples_that_are_given_take_the_holdouts_place(detector):
 @pytest.mark.parametrize("promise", [None, Promise(alpha=0.05, examples=400, unseen=False)])
 def test_a_holdout_that_cannot_be_trusted_is_not_tested_against(detector, promise):
     detector.promise = promise
-    found = inspected(detector, decided(detector))
+    found = inspect_traffic(detector, decided(detector))
     assert (found.unknown, found.p_values, found.fpr(), found.found) == (None, None, None, False)
     assert found.says.startswith("whether any of this traffic is unknown was not tested: the classifier may have trained on")
     assert "give some with --id" in found.says
     assert found.promise.verdict == "no promise"
-    trusted = inspected(detector, decided(detector), decided(detector, HOLDOUT))
+    trusted = inspect_traffic(detector, decided(detector), decided(detector, HOLDOUT))
     assert trusted.found
 
 
 def test_traffic_that_a_fit_has_seen_is_not_tested(detector):
-    found = inspected(detector, decided(detector), decided(detector, HOLDOUT), role_of="wild")
+    found = inspect_traffic(detector, decided(detector), decided(detector, HOLDOUT), role_of="wild")
     assert (found.unknown, found.p_values, found.fpr(), found.found) == (None, None, None, False)
     assert "was not tested: these examples were the detector's wild data, so they are no sample" in found.says
     assert found.promise.rate is not None  # which does not rest on the traffic
-    assert inspected(detector, decided(detector, HOLDOUT - 9), role_of="wild").promise.verdict == "cannot be told"
+    assert inspect_traffic(detector, decided(detector, HOLDOUT - 9), role_of="wild").promise.verdict == "cannot be told"
 
 
 def test_the_fpr_is_told_for_each_share_with_a_band_and_a_bound_that_hold_jointly(detector):
     """Each of the two at 97.5 %, for a joint confidence of 95 %; the bound that stands alone stays at 95 %."""
-    found = inspected(detector, decided(detector))
+    found = inspect_traffic(detector, decided(detector))
     told, least = found.fpr(), found.least_possible
     assert least == unknown_share(HOLDOUT, TRAFFIC, 0.975).bound < found.unknown.bound
     assert told.share.tolist() == sorted([*SHARES, least])
@@ -90,7 +89,7 @@ def test_the_fpr_is_told_for_each_share_with_a_band_and_a_bound_that_hold_jointl
         assert np.array_equal(getattr(told, name), getattr(expected, name))
     assert np.array_equal(told.possible, expected.possible & (told.share >= least))
     assert told.confidence == 0.95
-    assert inspected(detector, decided(detector, HOLDOUT)).fpr().share.tolist() == list(SHARES)  # nothing is found
+    assert inspect_traffic(detector, decided(detector, HOLDOUT)).fpr().share.tolist() == list(SHARES)  # nothing is found
 
 
 @pytest.mark.parametrize("count", [5, 50, 400, 2000])
@@ -98,7 +97,7 @@ def test_no_share_below_the_bound_is_possible_and_some_above_it_are(detector, co
     """Unknowns of which some are accepted: the band at the threshold knows less than the bound does."""
     rng = np.random.default_rng(count)
     scores = np.append(rng.normal(size=450), rng.normal(size=count) + 3)
-    found = inspected(detector, decided(detector, scores, np.zeros(len(scores), int)))
+    found = inspect_traffic(detector, decided(detector, scores, np.zeros(len(scores), int)))
     record = inspection_record(detector, found, Images(np.zeros((len(scores), 1))), top=1)
     rows, bound = record["fpr_by_share"], found.least_possible
     assert [row["pi"] for row in rows if row["possible"] and row["pi"] < bound] == []
@@ -114,9 +113,9 @@ def test_no_share_below_the_bound_is_possible_and_some_above_it_are(detector, co
 
 def test_the_fpr_below_thresholds_by_class_needs_examples_that_did_not_set_them(detector):
     detector.calibrate(alpha=0.05, by_class=True)
-    assert inspected(detector, decided(detector)).fpr() is None
+    assert inspect_traffic(detector, decided(detector)).fpr() is None
     known, classes = RNG.normal(size=300), np.arange(300) % 2
-    told = inspected(detector, decided(detector), decided(detector, known, classes)).fpr([0.3])
+    told = inspect_traffic(detector, decided(detector), decided(detector, known, classes)).fpr([0.3])
     rejected = [np.mean(s > detector.class_thresholds[c]) for s, c in ((TRAFFIC, CLASSES), (known, classes))]
     assert told.fpr.item() == pytest.approx(1 - rejected[1] - (rejected[0] - rejected[1]) / 0.3)
 
@@ -154,7 +153,7 @@ def test_what_to_label_first_mixes_both_sides_with_the_highest_and_names_none_tw
 
 def test_the_record_has_files_where_there_are_some_and_the_classes_names(detector):
     detector.record["classes"] = ["cat", "dog"]
-    found = inspected(detector, decided(detector))
+    found = inspect_traffic(detector, decided(detector))
     files = tuple(f"day/{number}.png" for number in range(500))
     record = inspection_record(detector, found, Images(np.zeros((500, 1)), where="inbox", names=files), top=4)
     number = int(np.argmax(TRAFFIC))

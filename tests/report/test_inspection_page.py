@@ -11,9 +11,8 @@ from wildood.data.images import Images
 from wildood.evaluate.intervals import in_percent, percent_digits
 from wildood.experiments.evaluation import Decisions
 from wildood.models.small import MLP, SmallCNN
-from wildood.report.inspection import inspected
-from wildood.report.inspection_page import inspection_page
-from wildood.report.inspection_record import inspection_record
+from wildood.report.inspection import inspect_traffic
+from wildood.report.inspection_page import inspection_page, inspection_record
 
 COMMAND = 'wildood inspect det --wild "<script>&"'
 SPEC = wildood.InputSpec(mean=(0.5,), std=(0.5,))
@@ -53,7 +52,7 @@ def made():
     def page(detector, x, known=None, top=8, names=(), **settings):
         traffic = Images(x, where="<inbox>", names=names)
         decided = [None if one is None else Decisions.of(detector, *detector.score_and_classify(one)) for one in (x, known)]
-        found = inspected(detector, *decided, **settings)
+        found = inspect_traffic(detector, *decided, **settings)
         record = inspection_record(detector, found, traffic, top)
         return detector, found, traffic, record, inspection_page(detector, found, traffic, record, COMMAND)
 
@@ -134,9 +133,9 @@ def test_the_fpr_is_a_table_and_a_curve_over_pi_or_is_not_there(name, trees, mad
     told, tree = made[name][1].fpr(), trees[name]
     if told is None:
         assert name in {"by class", "untrusted", "trained on"}
-        assert "get through" not in " ".join(heading.text for heading in tree.all("h3"))
+        assert "Accepted unknowns" not in " ".join(heading.text for heading in tree.all("h3"))
         return
-    rows = tree.panel("Unknowns that get through").rows()
+    rows = tree.panel("Accepted unknowns").rows()
     bound = made[name][1].least_possible
     least = [f"{in_percent(bound)}, the least possible"] if bound > 0 else []
     assert [each for each in rows if "least" in each] == least
@@ -146,23 +145,23 @@ def test_the_fpr_is_a_table_and_a_curve_over_pi_or_is_not_there(name, trees, mad
         for fpr, low, high, possible in zip(told.fpr, told.lower, told.upper, told.possible, strict=True)
     ]
     assert list(rows.values()) == expected
-    assert len(tree.panel("Unknowns that get through").all("svg")) == 1
+    assert len(tree.panel("Accepted unknowns").all("svg")) == 1
     jointly, each = ("90 %", "95 %") if name == "id" else ("95 %", "97.5 %")
-    says = tree.panel("Unknowns that get through").text
+    says = tree.panel("Accepted unknowns").text
     assert f"In {jointly} of all draws the true π is not refuted and its value is in the band, both" in says
     assert f"each of the two holds at {each} confidence" in says
 
 
 def test_a_refuted_share_is_called_so(trees):
-    assert trees["vectors"].panel("Unknowns that get through").rows()["1 %"] == ["refuted", ""]
+    assert trees["vectors"].panel("Accepted unknowns").rows()["1 %"] == ["refuted", ""]
 
 
 def test_known_traffic_that_scores_lower_than_it_should_is_noticed(trees):
     """More of it is accepted than of the ID examples, by more than unknowns that are all accepted explain."""
-    panel = trees["too known"].panel("Unknowns that get through")
+    panel = trees["too known"].panel("Accepted unknowns")
     refuted = [name for name, cells in panel.rows().items() if cells == ["refuted", ""]]
     assert refuted[:6] == ["1 %", "2 %", "5 %", "10 %", "20 %", "50 %"]
-    assert "No π up to 50 % fits: known traffic is not like what it is compared with" in panel.text
+    assert "No π up to 50 % fits: known traffic does not seem to be like the examples that it is compared with" in panel.text
     assert all("No π up to" not in tree.text for name, tree in trees.items() if name != "too known")
 
 
@@ -217,4 +216,4 @@ def test_scores_by_class_are_shown_from_their_thresholds(trees):
 def test_the_same_inspection_gives_the_same_page(made):
     *given, before = made["pictures"]
     assert inspection_page(*given, COMMAND) == before
-    assert "<dd>wildood inspect det --wild &quot;&lt;script&gt;&amp;&quot;</dd>" in before
+    assert "<dd>wildood inspect det --wild &#34;&lt;script&gt;&amp;&#34;</dd>" in before

@@ -1,13 +1,19 @@
-"""Whatever a user's texts contain, a page shows them as text."""
+"""The frame of every page: its colours, its pictures, and texts that are shown as text."""
 
+import base64
+import io
 import re
 
+import numpy as np
 import pytest
+from PIL import Image
 
-from wildood.report.page import Panel, Section, code, definitions, note, page, table
-from wildood.report.style import COLOURS
+from wildood.data.inputs import InputSpec
+from wildood.report import page
+from wildood.report.figures import COLOURS
+from wildood.report.page import LARGEST, SHOWN, gallery, generator, is_picture, render, settings_text
 
-EVIL = "<script>alert('1')</script> & \"2\" $title ${lead} &lt;"
+EVIL = "<script>alert('1')</script> & \"2\" $title ${lead} &lt; {{ 1 }}"
 
 
 def variables(block):
@@ -15,76 +21,20 @@ def variables(block):
     return dict(re.findall(r"--(\w+): (#\w+);", block))
 
 
-def test_titles_headings_and_sentences_are_shown_as_they_are_given(parse):
-    tree = parse(page(EVIL, "<p>lead</p>", [Section(EVIL, [Panel(EVIL, EVIL, "<p>body</p>")])]))
+def test_titles_and_what_made_a_page_are_shown_as_they_are_given(parse):
+    tree = parse(render("page.html", title=EVIL, generator=EVIL))
     assert tree.all("script") == []
-    for tag in ("title", "h1", "h2", "h3"):
-        assert tree.one(tag).text == EVIL
-    assert tree.one("p", cls="says").text == EVIL
+    assert tree.one("title").text == tree.one("h1").text == tree.one("meta", name="generator").attributes["content"] == EVIL
 
 
-@pytest.mark.parametrize(
-    "html",
-    [
-        table([EVIL], [[EVIL, EVIL]]),
-        definitions({EVIL: EVIL}),
-        note(EVIL),
-        code(EVIL),
-    ],
-    ids=["table", "definitions", "note", "code"],
-)
-def test_cells_settings_notes_and_code_are_shown_as_they_are_given(html, parse):
-    tree = parse(html)
+def test_definitions_are_shown_as_they_are_given(parse):
+    tree = parse(page._TEMPLATES.get_template("macros.html").module.definitions({EVIL: EVIL}))
     assert tree.all("script") == []
-    leaves = [element for tag in ("th", "td", "dt", "dd", "p", "code") for element in tree.all(tag)]
-    assert [leaf.text for leaf in leaves] == [EVIL] * len(leaves)
-    assert leaves
-
-
-def test_the_lead_and_the_bodies_are_html(parse):
-    lead = "<p>a <strong>b</strong></p>"
-    tree = parse(page("t", lead, [Section("s", [Panel("p", "says", "<p class='x'>$lead</p>")])]))
-    assert tree.one("strong").text == "b"
-    assert tree.one("p", cls="x").text == "$lead"
-
-
-def test_a_table_names_its_columns_and_rows_for_a_screen_reader(parse):
-    tree = parse(table(["method", "caught"], [["energy", "71.9"], ["WOODS", "92.5"]]))
-    assert [cell.text for cell in tree.all("th", scope="col")] == ["method", "caught"]
-    assert [cell.text for cell in tree.all("th", scope="row")] == ["energy", "WOODS"]
-    assert tree.rows() == {"energy": ["71.9"], "WOODS": ["92.5"]}
-
-
-def test_only_the_strong_row_of_a_table_stands_out(parse):
-    rows = [["a", "1"], ["b", "2"], ["c", "3"]]
-    assert [row.one("th").text for row in parse(table(["", "x"], rows, strong=1)).all("tr", cls="strong")] == ["b"]
-    assert parse(table(["", "x"], rows)).all("tr", cls="strong") == []
-
-
-def test_the_best_cells_of_a_table_stand_out(parse):
-    tree = parse(table(["", "x", "y"], [["a", "1", "2"], ["b", "3", "4"]], best={(0, 2), (1, 1)}))
-    assert [cell.text for cell in tree.all("td", cls="best")] == ["2", "3"]
-    assert parse(table(["", "x"], [["a", "1"]])).all("td", cls="best") == []
-
-
-def test_a_mean_is_not_torn_from_its_error(parse):
-    assert parse(table(["", "x"], [["a", "50.0 ± 1.0"]])).one("td").text == "50.0 ±\N{NO-BREAK SPACE}1.0"
-
-
-def test_sections_and_panels_keep_their_order(parse):
-    sections = [
-        Section("first", [Panel("a", "", ""), Panel("b", "", "")]),
-        Section("second", [Panel("c", "", "")], wide=True),
-    ]
-    tree = parse(page("t", "", sections))
-    assert [heading.text for heading in tree.all("h2")] == ["first", "second"]
-    assert [heading.text for heading in tree.all("h3")] == ["a", "b", "c"]
-    layouts = zip(tree.all("section"), ("side", "wide"), strict=True)
-    assert [len(section.all("div", cls=layout)) for section, layout in layouts] == [1, 1]
+    assert (tree.one("dt").text, tree.one("dd").text) == (EVIL, EVIL)
 
 
 def test_every_colour_has_a_value_by_day_by_night_and_on_paper(parse):
-    style = parse(page("t", "", [])).one("style").text
+    style = parse(render("page.html", title="t")).one("style").text
     light, rest = style.split("@media (prefers-color-scheme: dark)")
     dark, paper = rest.split("@media print")
     assert variables(light).items() >= {role: value for role, (value, _) in COLOURS.items()}.items()
@@ -93,3 +43,147 @@ def test_every_colour_has_a_value_by_day_by_night_and_on_paper(parse):
     assert (
         set(variables(light)) == set(variables(dark)) == set(variables(paper)) >= set(re.findall(r"var\(--(\w+)\)", style))
     )
+
+
+def test_what_made_a_page_changes_with_its_templates(monkeypatch, tmp_path):
+    before = generator.__wrapped__()
+    assert before == generator()
+    (tmp_path / "templates").mkdir()
+    monkeypatch.setattr(page, "__file__", str(tmp_path / "page.py"))
+    assert generator.__wrapped__() != before
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"name": "Woods", "alpha": 0.05, "tau": None, "published": False}, "alpha 0.05, published False"),
+        (
+            {"steps": None, "epochs": 3, "weight_decay": 0, "milestones": (0.5, 0.75)},
+            "epochs 3, weight_decay 0, milestones (0.5, 0.75)",
+        ),
+        ({}, ""),
+    ],
+)
+def test_settings_leave_out_only_the_name_and_what_is_not_set(settings, text):
+    assert settings_text(settings) == text
+
+
+NHWC, NCHW = InputSpec(), InputSpec(layout="NCHW")
+
+
+def random_images(*shape):
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+
+
+def show(images, numbers=(0,), spec=NHWC, captions=None):
+    captions = [f"number {number}" for number in range(len(images))] if captions is None else captions
+    return gallery(images, np.array(numbers, dtype=np.intp), captions, spec)
+
+
+def panel_of(shown, parse):
+    """The panel of a gallery in a page."""
+    macros = page._TEMPLATES.get_template("macros.html").module
+    return parse(macros.gallery("Rejected", "what to see", shown))
+
+
+@pytest.fixture
+def pictures():
+    """A function from a gallery to its pictures, as PIL reads them."""
+
+    def read(shown):
+        sources = [picture.source for picture in shown.pictures]
+        kind = "data:image/png;base64,"
+        assert all(source.startswith(kind) for source in sources)
+        return [Image.open(io.BytesIO(base64.b64decode(source.removeprefix(kind), validate=True))) for source in sources]
+
+    return read
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_bytes_are_shown_as_they_are(pictures, layout, channels):
+    images = random_images(2, 6, 9, channels)
+    given = images if layout == "NHWC" else images.transpose(0, 3, 1, 2)
+    (picture,) = pictures(show(given, [1], InputSpec(layout)))
+    assert picture.mode == ("L" if channels == 1 else "RGB")
+    assert picture.size == (9, 6)
+    assert np.array_equal(np.asarray(picture).reshape(6, 9, channels), images[1])
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_floats_from_0_to_1_are_shown_as_the_same_bytes(pictures, layout, dtype):
+    images = random_images(1, 6, 9, 3)
+    given = (images / 255).astype(dtype)
+    (picture,) = pictures(show(given if layout == "NHWC" else given.transpose(0, 3, 1, 2), [0], InputSpec(layout)))
+    assert np.array_equal(np.asarray(picture), images[0])
+
+
+def test_floats_are_shown_as_the_nearest_byte(pictures):
+    given = np.array([0.01, 0.25, 0.75, 0.999]).reshape(1, 2, 2, 1)  # times 255: 2.55, 63.75, 191.25, 254.7
+    assert np.asarray(pictures(show(given))[0]).tolist() == [[3, 64], [191, 255]]
+
+
+def test_floats_outside_are_shown_as_black_and_white(pictures):
+    given = np.array([-0.5, 0.0, 1.0, 1.7]).reshape(1, 2, 2, 1)
+    assert np.asarray(pictures(show(given))[0]).tolist() == [[0, 0], [255, 255]]
+
+
+@pytest.mark.parametrize(("before", "after"), [((200, 100), (64, 32)), ((65, 65), (64, 64)), ((64, 64), (64, 64))])
+def test_a_large_image_is_shrunk_in_its_proportions(pictures, before, after):
+    (picture,) = pictures(show(np.full((1, *before, 3), 200, np.uint8)))
+    assert picture.size == after[::-1]
+    assert max(picture.size) <= LARGEST
+    assert np.asarray(picture).tolist() == np.full((*after, 3), 200).tolist()
+
+
+def test_images_come_in_the_order_chosen_each_with_its_own_caption(pictures, parse):
+    images = np.arange(5, dtype=np.uint8).reshape(5, 1, 1, 1) * 50
+    shown = show(images, [3, 0, 4])
+    assert [np.asarray(picture).item() for picture in pictures(shown)] == [150, 0, 200]
+    tree = panel_of(shown, parse)
+    assert [caption.text for caption in tree.all("figcaption")] == ["number 3", "number 0", "number 4"]
+    assert [image.attributes["alt"] for image in tree.all("img")] == ["number 3", "number 0", "number 4"]
+
+
+def test_captions_are_shown_as_they_are_given(parse):
+    caption = "<script>1</script> \"a\" & 'b'"
+    tree = panel_of(show(random_images(1, 2, 2, 1), captions=[caption]), parse)
+    assert tree.all("script") == []
+    assert tree.one("figcaption").text == tree.one("img").attributes["alt"] == caption
+
+
+def test_nothing_to_show_is_said(parse):
+    panel = panel_of(show(random_images(3, 2, 2, 1), []), parse)
+    assert panel.one("h3").text == "Rejected: 0 of 3"
+    assert [paragraph.text for paragraph in panel.all("p")] == ["what to see", "None."]
+
+
+@pytest.mark.parametrize(
+    ("count", "title"), [(SHOWN, "Rejected: 16 of 40"), (SHOWN + 1, "Rejected: 17 of 40, 16 are shown")]
+)
+def test_the_first_16_are_shown_and_the_title_says_so(parse, count, title):
+    panel = panel_of(show(random_images(40, 2, 2, 1), range(count)), parse)
+    assert panel.one("h3").text == title
+    assert len(panel.all("img")) == 16
+
+
+@pytest.mark.parametrize(
+    ("shape", "spec", "shown"),
+    [
+        ((8, 8, 1), NHWC, True),
+        ((8, 8, 3), NHWC, True),
+        ((1, 8, 8), NCHW, True),
+        ((3, 8, 8), NCHW, True),
+        ((8, 8, 2), NHWC, False),  # grey with transparency, or two sensors
+        ((8, 8, 4), NHWC, False),
+        ((3, 8, 8), NHWC, False),
+        ((8, 8, 3), NCHW, False),
+        ((8, 8), NHWC, False),
+        ((5, 8, 8, 3), NHWC, False),
+        ((3,), NHWC, False),
+        ((8, 8, 3), None, False),
+    ],
+)
+def test_only_grey_and_coloured_images_are_pictures(shape, spec, shown):
+    assert is_picture(shape, spec) is shown

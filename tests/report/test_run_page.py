@@ -7,8 +7,7 @@ import pytest
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.store import SCORES, RunStore
 from wildood.report.run_page import failure_page, run_page, run_title
-from wildood.report.runs import Runs
-from wildood.report.runs_page import runs_page
+from wildood.report.runs_page import Runs, runs_page
 
 SETS = ("svhn", "places365")
 
@@ -25,7 +24,7 @@ def damaged(content, kind):
 
 
 @pytest.mark.parametrize("kind", ["deleted", "empty", "cut", "other bytes", "no zip"])
-def test_the_pages_say_that_scores_are_not_there(kind, tmp_path, parse, result):
+def test_the_pages_say_that_scores_are_not_there(kind, tmp_path, parse, result, undrawn):
     store = RunStore(tmp_path)
     store.add(*result(experiment := Experiment("cifar10", ("svhn",), method="energy")))
     store.add(*result(Experiment("cifar10", ("svhn",), "svhn", 0.1, "woods")))
@@ -77,10 +76,10 @@ def test_a_run_has_its_numbers_settings_figures_and_making(woods, runs, parse):
     assert page.one("a").attributes["href"] == "../report.html"
 
 
-def test_a_published_run_says_that_known_ood_chose_its_epoch(parse, result):
+def test_a_published_run_says_that_known_ood_chose_its_epoch(parse, result, undrawn):
     experiment = Experiment("cifar10", ("svhn",), "svhn", 0.1, "woods", protocol="as_published")
     page = parse(run_page(*result(experiment)))
-    assert page.panel("Which epoch").one("p", cls="says").text.startswith("Of the OOD data that was set aside, 80.0 %")
+    assert page.panel("Which epoch").one("p", cls="says").text.startswith("Of the OOD data set aside, 80.0 %")
     last = parse(run_page(*result(replace(experiment, protocol="honest", keep="last"), about={})))
     assert last.panel("Which epoch").one("p", cls="says").text.endswith("The last epoch is kept, as asked.")
     unknown = parse(run_page(*result(experiment, about={})))
@@ -114,7 +113,7 @@ def test_a_failed_run_has_a_page_with_its_error_and_traceback(runs, parse):
         {"split": 3},
     ],
 )
-def test_what_is_told_of_the_making_may_be_anything(about, tmp_path, parse, result):
+def test_what_is_told_of_the_making_may_be_anything(about, tmp_path, parse, result, undrawn):
     store, experiment = RunStore(tmp_path), Experiment("cifar10", ("svhn",), "svhn", 0.1, "woods", keep="best")
     store.add(*result(experiment, about=about))
     runs = Runs.read(store)

@@ -11,7 +11,7 @@ from wildood.evaluate import mixture
 from wildood.evaluate.intervals import Share
 from wildood.evaluate.thresholds import conformal_threshold, thresholds_by_class
 from wildood.experiments.evaluation import Decisions, check_on_known, check_on_traffic
-from wildood.report.inspection import inspected
+from wildood.report.inspection import inspect_traffic
 
 ALPHA = 0.1
 
@@ -52,7 +52,7 @@ def test_where_nothing_is_unknown_something_is_found_in_at_most_5_percent_of_dra
     rng, found, called = np.random.default_rng(n), [], []
     for _ in range(1000):
         calibrated(detector, normal(rng, n, levels))
-        seen = inspected(detector, decided(detector, normal(rng, m, levels)))
+        seen = inspect_traffic(detector, decided(detector, normal(rng, m, levels)))
         found.append(seen.found)
         called.append(seen.unknown.p_value <= 0.05)
     assert_at_most(found, 0.05)
@@ -65,7 +65,7 @@ def test_where_fresh_id_examples_are_given_they_are_what_counts(assert_at_most, 
     calibrated(detector, np.linspace(-3, -2, 40))
     for _ in range(1000):
         traffic, known = normal(rng, 30, None), normal(rng, 25, None)
-        found.append(inspected(detector, decided(detector, traffic), decided(detector, known)).found)
+        found.append(inspect_traffic(detector, decided(detector, traffic), decided(detector, known)).found)
     assert_at_most(found, 0.05)
 
 
@@ -74,7 +74,7 @@ def test_a_tenth_of_clear_unknowns_is_found(detector):
     for _ in range(200):
         calibrated(detector, normal(rng, 200, None))
         traffic = np.append(normal(rng, 180, None), normal(rng, 20, None) + 6)
-        found.append(inspected(detector, decided(detector, traffic)).found)
+        found.append(inspect_traffic(detector, decided(detector, traffic)).found)
     assert np.mean(found) > 0.95
 
 
@@ -86,7 +86,7 @@ def test_the_share_is_possible_and_the_fpr_in_its_band_jointly_as_often_as_state
     for _ in range(2000):
         known, traffic = normal(rng, 1, None), normal(rng, 400, None)
         traffic += np.where(rng.random(400) < pi, rng.choice([10.0, 30.0], 400), 0.0)
-        found = inspected(detector, decided(detector, traffic), decided(detector, known), confidence=0.5)
+        found = inspect_traffic(detector, decided(detector, traffic), decided(detector, known), confidence=0.5)
         told = found.fpr([pi])
         failed.append(not (told.possible.item() and told.lower.item() <= 0.5 <= told.upper.item()))
     assert_at_most(failed, 0.5)

@@ -14,10 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from wildood.cli.options import parse
 from wildood.data.files import write_array_file, write_text
@@ -28,7 +25,9 @@ from wildood.experiments.run import Outcome, perform
 from wildood.experiments.split import digits_split
 from wildood.experiments.store import Result
 from wildood.experiments.tables import demo_metrics, demo_summary, demo_title
-from wildood.report.tables import COLUMNS, best_cells, cells, plots_installed
+from wildood.report.comparison_page import comparison_page, comparison_table
+from wildood.report.figures import plots_installed
+from wildood.report.table import print_table
 from wildood.settings import check_integer
 from wildood.train.progress import logger, progress_bar, verbose_logging
 
@@ -54,8 +53,6 @@ def run(words: Sequence[str]) -> None:
     check_integer(options.seeds, "--seeds", "at least 1, at most 1,000", most=1000)
     if not plots_installed():
         raise InputError("the demo draws its page with matplotlib: pip install matplotlib scikit-learn")
-    from wildood.report.comparison_page import comparison_page  # noqa: PLC0415 - matplotlib is an extra
-
     try:
         options.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -125,17 +122,11 @@ def _record(results: Sequence[Result], command: str, seconds: float) -> dict[str
 def _print(results: Sequence[Result], out: Path, seconds: float) -> None:
     """The table, and what to look at next."""
     means = demo_summary(results)
-    table = Table("method", *COLUMNS.values(), box=SIMPLE_HEAD, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    best = best_cells(means)
-    for number, row in enumerate(cells(means)):
-        table.add_row(*(Text(cell, "bold" if (number, column) in best else "") for column, cell in enumerate(row)))
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 100)
     seeds = len(results) // len(means)
     spread = f"mean ± standard error over {seeds} seeds" if seeds > 1 else "one seed"
     console.print(f"Digits 0-6 are known, 7-9 unknown; %, {spread} ({seconds:.0f} s):")
-    console.print(table)
+    print_table(comparison_table(means))
     detector = str(out / "detector")
     console.print(
         f"{out / 'report.html'}: what this means, as a page\n"

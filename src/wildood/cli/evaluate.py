@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from wildood.cli.inputs import read_like, read_model, read_test
 from wildood.cli.main import say
@@ -25,20 +21,22 @@ from wildood.detect.checks import check_seed, versions
 from wildood.detect.storage import load
 from wildood.errors import InputError, as_utf8
 from wildood.experiments.evaluation import RESAMPLES, Evaluation, Measured, SetDecisions, measure
-from wildood.report.evaluation_record import metrics_record
-from wildood.report.evaluation_tables import (
+from wildood.report.evaluation_page import (
     CONVENTION,
     UNITS,
-    Cells,
-    id_cells,
-    latex,
-    markdown,
-    ood_cells,
+    evaluation_latex,
+    evaluation_markdown,
+    evaluation_page,
+    id_table,
+    metrics_record,
+    ood_table,
     promise_text,
     shared_examples,
     used_before,
 )
-from wildood.report.tables import plots_installed, settings_text
+from wildood.report.figures import plots_installed
+from wildood.report.page import settings_text
+from wildood.report.table import print_table
 from wildood.settings import check_integer
 from wildood.train.progress import logger, verbose_logging
 
@@ -93,8 +91,8 @@ def run(words: Sequence[str]) -> None:
     command = shlex.join(["wildood", "evaluate", *words])
     record = metrics_record(measured, options.detector, command)
     write_text(out / "metrics.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
-    write_text(out / "table.md", markdown(measured.evaluation, measured.promise))
-    write_text(out / "table.tex", latex(measured.evaluation, measured.promise))
+    write_text(out / "table.md", evaluation_markdown(measured.evaluation, measured.promise))
+    write_text(out / "table.tex", evaluation_latex(measured.evaluation, measured.promise))
     _print(measured, out)
     with verbose_logging(verbose=not options.quiet):
         _write_page(out, measured, {"command": command, "detector": str(options.detector)})
@@ -131,8 +129,6 @@ def _write_page(out: Path, measured: Measured, making: dict[str, str]) -> None:
     if not plots_installed():
         logger.info("for a page with figures and pictures: pip install matplotlib, then the same command again")
         return
-    from wildood.report.evaluation_page import evaluation_page  # noqa: PLC0415 - matplotlib is an extra
-
     making["measured with"] = settings_text(versions())
     write_text(out / "report.html", evaluation_page(measured, making))
     logger.info("%s shows it as a page", out / "report.html")
@@ -154,18 +150,6 @@ def _names(texts: Sequence[str]) -> list[str]:
 
 def _print(measured: Measured, out: Path) -> None:
     """The tables, and what to look at next."""
-    # Names of sets are shown as they are: no markup, no emoji.
-    width = None if sys.stdout.isatty() else 120
-    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
-    for cells in (ood_cells(measured.evaluation), id_cells(measured.evaluation)):
-        console.print(_table(cells))
+    print_table(ood_table(measured.evaluation))
+    print_table(id_table(measured.evaluation))
     say("\n".join([UNITS, CONVENTION, promise_text(measured.promise), f"{out}: metrics.json, table.md, table.tex"]))
-
-
-def _table(cells: Cells) -> Table:
-    table = Table(*cells.header, box=SIMPLE_HEAD, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for number, row in enumerate(cells.rows):
-        table.add_row(*row, style="bold" if number == cells.strong else None)
-    return table

@@ -28,8 +28,8 @@ from wildood.evaluate.ranking import Ranking
 from wildood.methods.objective import Method
 from wildood.methods.shipped import METHODS
 from wildood.models.classifier import Classifier
-from wildood.report.given import LOOKED_AT, Given
-from wildood.report.tables import plots_installed
+from wildood.report.figures import plots_installed
+from wildood.report.fit_page import MOST_EXAMPLES, fit_page
 from wildood.scores.energy import EnergyScore
 from wildood.train.distributed import is_first
 from wildood.train.progress import logger, verbose_logging
@@ -183,16 +183,19 @@ def _write_page(
     if not plots_installed():
         logger.info("for a page that shows what changed: pip install matplotlib, then the same command again")
         return
-    from wildood.report.fit_page import fit_page  # noqa: PLC0415 - matplotlib is an extra
-
     before = Detector(Classifier(model, input_spec(options)), EnergyScore(), detector.example)
     known = labelled if holdout is None else holdout
-    shown = Given(
-        _unseen_wild(wild, options), np.asarray(known.examples), np.asarray(known.labels), is_holdout=holdout is not None
+    page = fit_page(
+        detector,
+        before,
+        _unseen_wild(wild, options),
+        (np.asarray(known.examples), np.asarray(known.labels)),
+        is_holdout=holdout is not None,
+        command=command,
+        settings=as_toml(options, "fit"),
     )
-    page = options.out / "report.html"
-    write_text(page, fit_page(detector, before, shown, command, as_toml(options, "fit")))
-    logger.info("%s shows what changed", page)
+    write_text(options.out / "report.html", page)
+    logger.info("%s shows what changed", options.out / "report.html")
 
 
 def _unseen_wild(wild: Images, options: Any) -> npt.NDArray[Any]:
@@ -202,5 +205,5 @@ def _unseen_wild(wild: Images, options: Any) -> npt.NDArray[Any]:
         traffic, _ = split_for_ranking(traffic, options.seed)
     uses_wild = options.settings.uses_wild
     unseen = split_wild(traffic, options.keep, options.seed)[1] if uses_wild else traffic.whole(options.seed)
-    some = subsample(unseen, LOOKED_AT, options.seed)
+    some = subsample(unseen, MOST_EXAMPLES, options.seed)
     return some.gather(torch.arange(len(some)))[0].numpy()

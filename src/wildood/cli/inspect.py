@@ -20,9 +20,9 @@ from wildood.detect.storage import load
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_confidence
 from wildood.experiments.evaluation import SetDecisions
-from wildood.report.inspection import Inspection, inspected
-from wildood.report.inspection_record import inspection_record
-from wildood.report.tables import plots_installed
+from wildood.report.figures import plots_installed
+from wildood.report.inspection import Inspection, inspect_traffic
+from wildood.report.inspection_page import inspection_page, inspection_record
 from wildood.train.progress import logger, verbose_logging
 
 NAMED = 5  # examples to label first that are named on screen
@@ -77,13 +77,11 @@ def run(words: Sequence[str]) -> int:
         known = None if options.id is None else _read_known(detector, options, traffic)
         asked = SetDecisions.asked(detector, "--wild", traffic)
         reference = None if known is None else SetDecisions.asked(detector, "--id", known)
-        found = inspected(detector, asked, reference, confidence=options.confidence, role_of=asked.role_of)
+        found = inspect_traffic(detector, asked, reference, confidence=options.confidence, role_of=asked.role_of)
         record = inspection_record(detector, found, traffic, options.top)
         write_text(out / "inspection.json", json.dumps(record, indent=1) + "\n")
         say_named(_lines(found, record, out), width=12)
         if plots_installed():
-            from wildood.report.inspection_page import inspection_page  # noqa: PLC0415 - matplotlib is an extra
-
             command = shlex.join(["wildood", "inspect", *words])
             write_text(out / "report.html", inspection_page(detector, found, traffic, record, command))
             logger.info("%s shows the examples", out / "report.html")

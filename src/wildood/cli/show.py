@@ -15,7 +15,7 @@ from wildood.data.inputs import InputSpec
 from wildood.detect.detector import threshold_text, warnings_of
 from wildood.detect.promise import Promise
 from wildood.detect.storage import Description, Record, read_description
-from wildood.report.tables import settings_text
+from wildood.report.page import settings_text
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ LogitStart = Literal["quantile", "constraint", "random", "random_signed"]
 Preconditioning = Literal["rows", "shared"]
 DualAscent = Literal["projected", "gradient"]
 
-DERIVED = ("tau", "precondition", "distillation", "lambda2")  # fields whose values may come from the model
+DERIVED = ("precondition", "distillation", "lambda2")  # fields whose values may come from the model
 # What the paper's Algorithm 1 and the released code have in common.
 ALGORITHM_1: Final[dict[str, Any]] = {
     "lambda1": 0.0,
@@ -101,13 +101,13 @@ class Woods:
     published_schedule: bool = False
 
     def __post_init__(self) -> None:
-        not_negative = partial(check_number, expected="a number from 0 on", least=0, finite=False)
+        not_negative = partial(check_number, expected="a number from 0 on", least=0)
         check_fields(
             self,
             f"{type(self).__name__}: ",
             alpha=check_alpha,
             tau=optional(partial(check_number, expected="a positive number", above=0, finite=False)),
-            tol=not_negative,
+            tol=partial(not_negative, finite=False),
             gamma=partial(check_number, expected="at least 1: a penalty must not shrink", least=1, finite=False),
             mu2=check_positive,
             lambda1=not_negative,
@@ -153,12 +153,12 @@ class Woods:
         layer = None
         if self.precondition is not None:
             layer = start.precondition(shared=self.precondition == "shared", scale=self.precondition_scale)
-        objective = WoodsObjective(self.derived_for(start, layer), classifier, start, layer)
+        objective = WoodsObjective(self.derived_for(layer), classifier, start, layer)
         if layer is None and self.precondition is not None:
             objective.warnings.append(no_preconditioner(self.precondition))
         return objective
 
-    def derived_for(self, start: Start, layer: Precondition | None) -> Self:
+    def derived_for(self, layer: Precondition | None) -> Self:
         """The same method with the values that are derived from the model, and without a preconditioner it cannot have."""
         precondition = None if layer is None else self.precondition
         distillation = self.distillation
@@ -166,11 +166,14 @@ class Woods:
             distillation = 1.0 if precondition == "shared" else 0.0
         return replace(
             self,
-            tau=2 * start.cross_entropy if self.tau is None else self.tau,
             precondition=precondition,
             distillation=distillation,
             lambda2=(0.0 if distillation else 1.0) if self.lambda2 is None else self.lambda2,
         )
+
+    def tau_from(self, start: Start) -> float:
+        """The level of the cross-entropy constraint: `tau`, or twice the starting classifier's loss."""
+        return 2 * start.cross_entropy if self.tau is None else self.tau
 
     def duals(self) -> Duals:
         """The settings of the augmented Lagrangian."""
@@ -250,11 +253,10 @@ class WoodsObjective(Objective):
 
     def __init__(self, method: Woods, classifier: Classifier, start: Start, layer: Precondition | None) -> None:
         super().__init__(classifier, EnergyScore(), method.duals(), layer)
-        assert method.tau is not None  # noqa: S101 - derived
-        self.alpha, self.tau, self.decay_logit = method.alpha, method.tau, method.decay_logit
+        self.alpha, self.tau, self.decay_logit = method.alpha, method.tau_from(start), method.decay_logit
         self.logit = EnergyLogit.from_start(method.logit_start, start, method.alpha).to(classifier.device)
         self.distillation = Distillation(classifier, method.distillation) if method.distillation else None
-        self.derived = {name: getattr(method, name) for name in DERIVED}
+        self.derived = {"tau": self.tau, **{name: getattr(method, name) for name in DERIVED}}
 
     def forward(self, batch: Batch) -> Terms:
         """Mean σ(-z) of the wild examples (plus distillation on them), and the constraints on the labelled ones."""

@@ -71,7 +71,7 @@ class WoodsAlt(Woods):
         with seeded(start.seed, "head"):
             score = HeadScore(start.features).to(classifier.device)
         layer = None if self.precondition is None else self._head_layer(score, classifier, start)
-        objective = WoodsAltObjective(self.derived_for(start, layer), classifier, score, layer)
+        objective = WoodsAltObjective(self.derived_for(layer), classifier, score, start, layer)
         if layer is None and self.precondition is not None:
             objective.warnings.append(
                 "precondition='rows' needs the features of an nn.Linear that makes the logits: the head is trained without "
@@ -90,12 +90,13 @@ class WoodsAlt(Woods):
 class WoodsAltObjective(Objective):
     """Hinge of the head's logit: max(1 - g, 0) on wild data, max(1 + g, 0) <= alpha on labelled data."""
 
-    def __init__(self, method: WoodsAlt, classifier: Classifier, score: HeadScore, layer: Precondition | None) -> None:
+    def __init__(
+        self, method: WoodsAlt, classifier: Classifier, score: HeadScore, start: Start, layer: Precondition | None
+    ) -> None:
         super().__init__(classifier, score, method.duals(), layer)
-        assert method.tau is not None  # noqa: S101 - derived
-        self.alpha, self.tau = method.alpha, method.tau
+        self.alpha, self.tau = method.alpha, method.tau_from(start)
         self.distillation = Distillation(classifier, method.distillation) if method.distillation else None
-        self.derived = {name: getattr(method, name) for name in DERIVED}
+        self.derived = {"tau": self.tau, **{name: getattr(method, name) for name in DERIVED}}
 
     def forward(self, batch: Batch) -> Terms:
         """Mean hinge of the wild examples (plus distillation on them), and the constraints on the labelled ones."""

@@ -1,134 +1,318 @@
-"""The report of an evaluation: what is caught of each OOD set and at what cost, by class, and the worst mistakes."""
+"""An evaluation as its reader gets it: tables as Markdown and LaTeX, `metrics.json`, and the page."""
 
 from collections.abc import Sequence
-from html import escape
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from markupsafe import Markup
 
+from wildood.data.fingerprint import role_text
+from wildood.detect.bulk import json_number
+from wildood.detect.checks import versions
 from wildood.detect.detector import Detector
-from wildood.experiments.evaluation import CONFIDENCE, Decisions, Measured
-from wildood.report import figures
-from wildood.report.evaluation_tables import (
-    CONVENTION,
-    UNITS,
-    UNKNOWABLE,
-    Cells,
-    class_cells,
-    id_cells,
-    ood_cells,
-    promise_text,
-    shared_examples,
-    unmatched_names,
-    used_before,
+from wildood.evaluate.intervals import Estimate, Share, percent_digits
+from wildood.experiments.evaluation import (
+    CONFIDENCE,
+    Average,
+    Decisions,
+    Evaluation,
+    IdResult,
+    Measured,
+    OodResult,
+    PromiseCheck,
+    SetDecisions,
 )
-from wildood.report.gallery import Pictures, can_be_shown, gallery
-from wildood.report.page import Panel, Section, definitions, note, page, table
-from wildood.report.tables import settings_text
+from wildood.report import figures
+from wildood.report.page import SHOWN, Gallery, gallery, is_picture, render, settings_text
+from wildood.report.table import Column, Row, Table, TableCell, escape_markdown, one_line, to_latex, to_markdown
 
+FORMAT = 1  # of metrics.json: names stay as they are, others may join
 CLASSES = 20  # as many as are shown of a long list
-IN_ROC = 4  # as many as a reader can tell apart
+IN_ROC = 4  # as many curves as a reader can tell apart
 LONGEST = 28  # letters of a set's name in a legend
+UNITS = (
+    f"In percent, with {100 * CONFIDENCE:g} % intervals in brackets: exact (Clopper-Pearson) for counted shares, of the "
+    "bootstrap for FPR95 (but never narrower than the exact one) and AUROC."
+)
+CONVENTION = (
+    "FPR95 is the share of OOD that is accepted when 95 % of ID is accepted (ID is the positive class, as in the paper); "
+    "caught is the share of OOD that is rejected at the deployed threshold."
+)
+UNKNOWABLE = (
+    "A set that the detector was fitted on, or that set its threshold, is recognised as a whole, and a line says so. "
+    "Whether single examples were used, or the starting classifier was trained on them, cannot be seen: if so, the "
+    "numbers are better than they will be in service."
+)
 
 
-def evaluation_page(measured: Measured, making: dict[str, str]) -> str:
-    """The page; `making` says what was typed, and whatever else made the numbers."""
-    sections = [
-        Section("What is caught, and at what cost", _tables(measured), wide=True),
-        Section("Scores", [*_densities(measured), *_rocs(measured)]),
-        Section("False alarms by class", _classes(measured)),
-        Section("How it was made", [_making(measured.detector, making)], wide=True),
-    ]
-    pictures = _galleries(measured)
-    if pictures:
-        sections.insert(3, Section("The most confident mistakes", pictures, wide=True))
-    return page("What this detector catches, and what it costs", _lead(measured), sections)
+def ood_table(evaluation: Evaluation) -> Table:
+    """One row for each OOD set, and their mean where there are several.
+
+    >>> from types import SimpleNamespace
+    >>> fpr95, auroc, caught = Estimate(0.1, 0.0, 0.2), Estimate(0.98, 0.97, 0.99), Share(0.9, 0.6, 1.0, 9, 10)
+    >>> result = OodResult("svhn", 10, fpr95, auroc, aupr_in=0.97, aupr_out=0.96, caught=caught, also_in_id=0)
+    >>> table = ood_table(SimpleNamespace(ood=[result]))
+    >>> table.texts(table.rows[0])
+    ['svhn', '90.0 [60.0, 100.0]', '10.0 [0.0, 20.0]', '98.0 [97.0, 99.0]', '97.0', '96.0', '10']
+    """
+    heads = ["caught ↑", "FPR95 ↓", "AUROC ↑", "AUPR-in ↑", "AUPR-out ↑"]
+    columns = [Column("OOD set"), *(Column(head, digits=percent_digits) for head in heads), _EXAMPLES]
+    rows = [Row.of(each.name, _cell(each.caught), *_detection(each), each.examples) for each in evaluation.ood]
+    if len(rows) > 1:
+        average = evaluation.average
+        rows.append(Row.of("mean of the sets", average.caught, *_detection(average), "", strong=True))
+    return Table(columns, rows)
 
 
-def _lead(measured: Measured) -> str:
-    found = measured.evaluation
-    over = f"{len(found.ood)} OOD sets, each counting alike" if len(found.ood) > 1 else found.ood[0].name
-    accuracy = "" if found.id.accuracy is None else f" Its classifier is right on {100 * found.id.accuracy.value:.1f} %."
-    return (
-        f"<p>It says “unknown” to <strong>{100 * found.average.caught:.1f} %</strong> of the unknown examples "
-        f"({escape(over)}), and to <strong>{100 * found.id.false_alarms.value:.1f} %</strong> of the known ones "
-        f"({escape(found.id.name)}).{accuracy}</p>"
-        f"<p>{escape(promise_text(measured.promise))}</p>"
+def id_table(evaluation: Evaluation) -> Table:
+    """Accuracy and false alarms on the ID set.
+
+    >>> from types import SimpleNamespace
+    >>> alarms = Share(0.1, 0.0, 0.4, 1, 10)
+    >>> result = SimpleNamespace(name="a", accuracy=None, accuracy_of_accepted=None, false_alarms=alarms)
+    >>> table = id_table(SimpleNamespace(id=result))
+    >>> [table.texts(row) for row in table.rows]
+    [['false alarms ↓', '10.0 [0.0, 40.0]', '10']]
+    """
+    result = evaluation.id
+    shares = {
+        "accuracy ↑": result.accuracy,
+        "accuracy of the accepted ↑": result.accuracy_of_accepted,
+        "false alarms ↓": result.false_alarms,
+    }
+    columns = [Column(f"ID set: {result.name}"), Column("share", digits=percent_digits), _EXAMPLES]
+    rows = [Row.of(name, _cell(share), share.examples) for name, share in shares.items() if share is not None]
+    return Table(columns, rows)
+
+
+def class_table(evaluation: Evaluation, names: Sequence[str], most: int) -> Table:
+    """False alarms of each class, the highest share first; no more rows than `most`.
+
+    >>> from types import SimpleNamespace
+    >>> shares = {0: Share(0.0, 0.0, 0.5, 0, 5), 2: Share(0.2, 0.0, 0.7, 1, 5)}
+    >>> result = SimpleNamespace(id=SimpleNamespace(classes_are="true", false_alarms_by_class=shares))
+    >>> [row.cells[0].value for row in class_table(result, ["cat", "dog", "eel"], most=20).rows]
+    ['eel', 'cat']
+    """
+    shares = _highest_classes(evaluation)[:most]
+    columns = [Column(f"{evaluation.id.classes_are} class"), Column("false alarms ↓", digits=percent_digits), _EXAMPLES]
+    return Table(columns, [Row.of(names[each], _cell(share), share.examples) for each, share in shares])
+
+
+def evaluation_markdown(evaluation: Evaluation, promise: PromiseCheck) -> str:
+    """The tables with what to know about them, as Markdown."""
+    tables = [to_markdown(table(evaluation)) for table in (ood_table, id_table)]
+    return "\n\n".join([*tables, *map(escape_markdown, _notes(evaluation, promise))]) + "\n"
+
+
+def evaluation_latex(evaluation: Evaluation, promise: PromiseCheck) -> str:
+    """The tables as LaTeX with booktabs; what to know about them is in comments."""
+    tables = [to_latex(table(evaluation)) for table in (ood_table, id_table)]
+    notes = [f"% {one_line(note)}" for note in _notes(evaluation, promise)]
+    return "\n".join([r"% \usepackage{booktabs}", *notes, tables[0], "", tables[1]]) + "\n"
+
+
+def promise_text(check: PromiseCheck) -> str:
+    """What the measured false alarms say of the promised rate, as a sentence.
+
+    >>> promise_text(PromiseCheck("holds", "5 of 500 of the ID examples are rejected: the promise of at most 5 % holds"))
+    'False alarms: 5 of 500 of the ID examples are rejected: the promise of at most 5 % holds.'
+    """
+    return f"False alarms: {check.says}."
+
+
+def used_before(evaluation: Evaluation) -> list[str]:
+    """Which sets the detector was made from, a sentence for each."""
+    sets = [(evaluation.id.name, evaluation.id.role_of), *((each.name, each.role_of) for each in evaluation.ood)]
+    return [f"{name}: these examples {role_text(role)}: what is measured here is not new." for name, role in sets if role]
+
+
+def shared_examples(evaluation: Evaluation) -> str:
+    """Which OOD sets have examples that are in the ID set, too; empty if none has."""
+    counts = [f"{each.also_in_id:,} of {each.examples:,} in {each.name}" for each in evaluation.ood if each.also_in_id]
+    return f"Examples that are in {evaluation.id.name}, too: {', '.join(counts)}." if counts else ""
+
+
+def metrics_record(measured: Measured, directory: Path, command: str) -> dict[str, Any]:
+    """What `metrics.json` holds: every number and what made it, as values that JSON has; shares are from 0 to 1.
+
+    Args:
+        measured: the detector and what it answered.
+        directory: where the detector was read from.
+        command: what was typed.
+    """
+    detector, evaluation, names = measured.detector, measured.evaluation, measured.classes
+    by_class = evaluation.id.false_alarms_by_class
+    each = detector.class_thresholds
+    bootstrap = {"how": "percentile", "resamples": evaluation.resamples, "seed": evaluation.seed}
+    return {
+        "format": FORMAT,
+        "command": command,
+        "versions": versions(),
+        "convention": "shares from 0 to 1; fpr95: OOD accepted when 95 % of ID is accepted (ID is the positive class)",
+        "intervals": {"confidence": CONFIDENCE, "bootstrap": bootstrap, "counted_shares": "Clopper-Pearson"},
+        "detector": {
+            "directory": str(directory),
+            "threshold": json_number(detector.threshold),
+            "class_thresholds": None if each is None else [json_number(threshold) for threshold in each.tolist()],
+            "promise": None if detector.promise is None else asdict(detector.promise),
+            "record": _finite(detector.record),
+        },
+        "promise": promise_record(detector, measured.promise),
+        "id": {
+            **_result(evaluation.id),
+            "data": measured.known.images.where,
+            "false_alarms_by_class": [
+                {"class": number, "name": names[number], **asdict(share)} for number, share in by_class.items()
+            ],
+            "mistakes": _listed(measured.known, measured.known.mistakes_if_id, names),
+        },
+        "ood": [
+            {
+                **_result(result),
+                "data": answers.images.where,
+                "mistakes": _listed(answers, answers.mistakes_if_ood, names),
+            }
+            for result, answers in zip(evaluation.ood, measured.unknown, strict=True)
+        ],
+        "average": asdict(evaluation.average),
+    }
+
+
+def promise_record(detector: Detector, check: PromiseCheck) -> dict[str, Any]:
+    """What JSON files hold of a promise: what was promised, and what was measured.
+
+    >>> from types import SimpleNamespace
+    >>> promise_record(SimpleNamespace(promise=None), PromiseCheck("no promise", "nothing was promised"))["verdict"]
+    'no promise'
+    """
+    return {"promised": None if detector.promise is None else asdict(detector.promise), **asdict(check)}
+
+
+def evaluation_page(measured: Measured, provenance: dict[str, str]) -> str:
+    """The page; `provenance` says what was typed, and whatever else made the numbers."""
+    detector, evaluation = measured.detector, measured.evaluation
+    promise, shares = detector.promise, _highest_classes(evaluation)[:CLASSES]
+    by_class = promise is not None and promise.by_class
+    bars = [(measured.classes[number], share.value, share.low, share.high) for number, share in shares]
+    items = {
+        **provenance,
+        "score": f"{type(detector.scorer).__name__}, higher = more OOD",
+        "threshold": f"{detector.threshold_text}: {detector.promise_text if promise else 'nothing is promised'}",
+        "made with": settings_text(detector.record.get("versions", {})),
+    }
+    return render(
+        "evaluation.html",
+        title="What this detector catches, and what it costs",
+        evaluation=evaluation,
+        promise_text=promise_text(measured.promise),
+        units=UNITS,
+        convention=CONVENTION,
+        confidence=f"{100 * CONFIDENCE:g} %",
+        ood_table=ood_table(evaluation),
+        id_table=id_table(evaluation),
+        class_table=class_table(evaluation, measured.classes, CLASSES),
+        ood_note=shared_examples(evaluation),
+        id_notes=[*used_before(evaluation), *_unmatched_names(evaluation), UNKNOWABLE],
+        class_thresholds=detector.class_thresholds is not None,
+        by_class=by_class,
+        most_classes=CLASSES,
+        left_out=len(evaluation.id.false_alarms_by_class) - len(shares),
+        histograms=_histograms(measured),
+        rocs=_rocs(measured),
+        # A rate is promised, and so drawn, in each predicted class, never in a true one.
+        by_class_figure=figures.by_class("classes", bars, promise.alpha if promise is not None and by_class else None),
+        galleries=_galleries(measured),
+        provenance=items,
     )
 
 
-def _tables(measured: Measured) -> list[Panel]:
-    found = measured.evaluation
-    leaked = shared_examples(found)
-    accuracy = (
-        "The examples have no labels, so there is no accuracy."
-        if found.id.accuracy is None
-        else "Accuracy is the classifier's own, whether or not an example is rejected; then that of the accepted ones."
-    )
+_EXAMPLES = Column("examples", digits="{:,}".format)
+
+
+def _cell(estimate: Estimate | Share) -> TableCell:
+    return TableCell(estimate.value, interval=(estimate.low, estimate.high))
+
+
+def _detection(result: OodResult | Average) -> list[TableCell]:
+    return [_cell(result.fpr95), _cell(result.auroc), TableCell(result.aupr_in), TableCell(result.aupr_out)]
+
+
+def _highest_classes(evaluation: Evaluation) -> list[tuple[int, Share]]:
+    """The false alarms of each class, by its number, the highest share first."""
+    return sorted(evaluation.id.false_alarms_by_class.items(), key=lambda item: -item[1].value)
+
+
+def _unmatched_names(evaluation: Evaluation) -> list[str]:
+    """A sentence if the classes of the ID set could not be matched by name, or none."""
+    note = "the detector has no names for its classes, so those of the labels are numbered in their order."
+    return [f"{evaluation.id.name}: {note}"] if evaluation.id.unmatched_names else []
+
+
+def _notes(evaluation: Evaluation, promise: PromiseCheck) -> list[str]:
+    notes = [UNITS, CONVENTION, promise_text(promise), *used_before(evaluation), UNKNOWABLE]
+    return list(filter(None, [*notes, *_unmatched_names(evaluation), shared_examples(evaluation)]))
+
+
+def _result(result: IdResult | OodResult) -> dict[str, Any]:
+    """The numbers of a set; what it was to the detector before has another name in files."""
+    return {"used_as" if name == "role_of" else name: value for name, value in asdict(result).items()}
+
+
+def _listed(answers: SetDecisions, numbers: npt.NDArray[np.intp], names: Sequence[str]) -> list[dict[str, Any]]:
+    """The first mistakes of a set, as many as the page shows."""
+    files = answers.images.names
     return [
-        Panel(
-            "What is caught of each OOD set",
-            f"{UNITS} ↑ higher is better, ↓ lower is better.",
-            _table(ood_cells(found))
-            + note(
-                f"{CONVENTION} AUROC is the probability that an OOD example scores higher than an ID example. AUPR-in and "
-                "AUPR-out are average precisions with ID and with OOD as the positive class; they depend on how many "
-                "examples each set has, so compare them between detectors, not between sets. The bootstrap knows only "
-                "these examples: the interval of an AUROC near 100 % is too narrow, and one without width says no more than "
-                "that no resample differs."
-            )
-            + (note(leaked) if leaked else ""),
-        ),
-        Panel(
-            "What it costs on ID data",
-            f"{accuracy} False alarms are the ID examples that are rejected at the deployed threshold.",
-            _table(id_cells(found)) + "".join(map(note, [*used_before(found), *unmatched_names(found), UNKNOWABLE])),
-        ),
+        {
+            "example": files[number] if len(files) else number,
+            "score": json_number(float(answers.scores[number])),
+            "predicted": names[answers.classes[number]],
+        }
+        for number in numbers[:SHOWN].tolist()
     ]
 
 
-def _densities(measured: Measured) -> list[Panel]:
-    thresholds = measured.detector.class_thresholds
-    what = "Right of the dashed line is rejected." + (
-        "" if thresholds is None else " Each class has its own threshold: shown is how far a score lies above or below it."
-    )
+def _finite(value: Any) -> Any:
+    """A record with its infinite settings, such as a clip of inf, as text."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return json_number(value) if isinstance(value, float) else value
+
+
+def _histograms(measured: Measured) -> list[Markup]:
+    """Of each OOD set: scores, or their distance from the threshold of their class."""
+    by_class = measured.detector.class_thresholds is not None
+    threshold, axis = (0.0, figures.MARGIN) if by_class else (measured.detector.threshold, figures.SCORE)
 
     def shown(answers: Decisions) -> figures.Scores:
-        return answers.scores if thresholds is None else answers.margins
+        return answers.margins if by_class else answers.scores
 
-    threshold = measured.detector.threshold if thresholds is None else 0.0
-    axis = figures.SCORE if thresholds is None else figures.MARGIN
     return [
-        Panel(
-            f"Scores of {answers.name}",
-            f"{what} Caught: {100 * result.caught.value:.1f} %.",
-            figures.histogram(f"scores-{number}", shown(measured.known), shown(answers), threshold, ("ID", "OOD"), axis),
-        )
-        for number, (answers, result) in enumerate(zip(measured.unknown, measured.evaluation.ood, strict=True))
+        figures.histogram(f"scores-{number}", shown(measured.known), shown(answers), threshold, ("ID", "OOD"), axis)
+        for number, answers in enumerate(measured.unknown)
     ]
 
 
-def _rocs(measured: Measured) -> list[Panel]:
+def _rocs(measured: Measured) -> dict[str, Markup]:
+    """Figures of a few OOD sets each, by which sets they show."""
     known, threshold = measured.known, measured.detector.threshold
     false_alarms = measured.evaluation.id.false_alarms.value
     caught = [result.caught.value for result in measured.evaluation.ood]
-    several = measured.detector.class_thresholds is not None
-    says = "Further up and to the left is better. The dot is where the detector operates; only false-alarm rates up to 30 % "
-    says += "are shown, or up to the dot." + (
-        " It has a threshold for each class, so the dot may lie beside the curve of one for all." if several else ""
-    )
-    panels = []
-    for part, numbers in enumerate(_parts(len(caught))):
-        labels = _legend([measured.unknown[number].name for number in numbers], numbers, numbered=len(caught) > IN_ROC)
+    several = len(caught) > IN_ROC
+    rocs = {}
+    for part, start in enumerate(range(0, len(caught), IN_ROC)):
+        numbers = range(start, min(start + IN_ROC, len(caught)))
+        labels = _legend([measured.unknown[number].name for number in numbers], numbers, numbered=several)
         scores = {label: (known.scores, measured.unknown[number].scores, threshold) for number, label in labels.items()}
         points = {label: (false_alarms, caught[number]) for number, label in labels.items()}
-        title = "Caught against cost, at every threshold"
-        title += f": sets {numbers[0] + 1} to {numbers[-1] + 1}" if len(caught) > IN_ROC else ""
-        panels.append(Panel(title, says, figures.roc(f"roc-{part}", scores, points=points)))
-    return panels
-
-
-def _parts(count: int) -> list[range]:
-    return [range(start, min(start + IN_ROC, count)) for start in range(0, count, IN_ROC)]
+        title = f": sets {numbers[0] + 1} to {numbers[-1] + 1}" if several else ""
+        rocs[title] = figures.roc(f"roc-{part}", scores, points=points)
+    return rocs
 
 
 def _legend(names: Sequence[str], numbers: Sequence[int], *, numbered: bool) -> dict[int, str]:
@@ -138,78 +322,21 @@ def _legend(names: Sequence[str], numbers: Sequence[int], *, numbered: bool) -> 
     {0: 'svhn', 1: 'lsun'}
     """
     short = [name if len(name) <= LONGEST else f"…{name[1 - LONGEST :]}" for name in names]
-    # A name that begins with _ is hidden there, and of two that end alike one would be lost.
+    # Matplotlib hides a name that begins with _, and of two that end alike one would be lost.
     numbered = numbered or len(set(short)) < len(short) or any(name.startswith("_") for name in short)
     return {number: f"{number + 1}: {name}" if numbered else name for number, name in zip(numbers, short, strict=True)}
 
 
-def _classes(measured: Measured) -> list[Panel]:
-    found, promise = measured.evaluation.id, measured.detector.promise
-    by_class = promise is not None and promise.by_class
-    cells = class_cells(measured.evaluation, measured.classes, CLASSES)
-    shares = sorted(found.false_alarms_by_class.items(), key=lambda item: -item[1].value)[:CLASSES]
-    bars = [(measured.classes[number], share.value, share.low, share.high) for number, share in shares]
-    whose = "Classes are the labels of the examples."
-    if found.classes_are == "predicted":
-        why = "a rate is promised for each of these" if by_class else "the examples have no labels"
-        whose = f"Classes are what the classifier predicts: {why}."
-    left_out = len(found.false_alarms_by_class) - len(shares)
-    rest = f" The {CLASSES} highest are shown; metrics.json has the other {left_out}, too." if left_out else ""
-    promised = (
-        "A rate is promised for each predicted class, none for the true ones."
-        if by_class
-        else "A promise is about all classes together: one class may bear more."
-    )
-    return [
-        Panel(
-            "Who bears the false alarms",
-            f"{whose} A line is the {100 * CONFIDENCE:g} % interval of one class.{rest}",
-            # The line is where something is promised: in each predicted class, never in a true one.
-            figures.by_class("classes", bars, promise.alpha if promise is not None and promise.by_class else None),
-        ),
-        Panel("The same in numbers", f"In percent. {promised}", _table(cells)),
-    ]
+def _galleries(measured: Measured) -> dict[str, list[tuple[str, Gallery]]]:
+    """The most confident mistakes of each set that holds pictures, by kind."""
+    spec, names, known = measured.detector.classifier.spec, measured.classes, measured.known
 
+    def pictures(answers: SetDecisions, numbers: npt.NDArray[np.intp], classes: Any) -> list[tuple[str, Gallery]]:
+        if spec is None or not is_picture(answers.images.examples.shape[1:], spec):
+            return []
+        captions = [f"{names[each]}, {score:.3g}" for each, score in zip(classes, answers.scores, strict=True)]
+        return [(answers.name, gallery(np.asarray(answers.images.examples), numbers, captions, spec))]
 
-def _galleries(measured: Measured) -> list[Panel]:
-    spec = measured.detector.classifier.spec
-    names = measured.classes
-    panels = []
-    for answers in measured.unknown:
-        if spec is not None and can_be_shown(answers.images.examples.shape[1:], spec):
-            captions = _captions([names[number] for number in answers.classes], answers)
-            chosen = Pictures(np.asarray(answers.images.examples), answers.mistakes_if_ood, captions, spec)
-            says = "Unknowns that it takes for known, the lowest scores first. Below each: what it is called, and the score."
-            panels.append(gallery(f"{answers.name}, accepted", says, chosen))
-    known = measured.known
-    if spec is not None and can_be_shown(known.images.examples.shape[1:], spec):
-        labels = known.classes if known.images.labels is None else np.asarray(known.images.labels)
-        what = "what it is called" if known.images.labels is None else "what it is"
-        says = f"False alarms, the highest scores first. Below each: {what}, and the score."
-        chosen = Pictures(
-            np.asarray(known.images.examples),
-            known.mistakes_if_id,
-            _captions([names[number] for number in labels], known),
-            spec,
-        )
-        panels.append(gallery(f"{known.name}, rejected", says, chosen))
-    return panels
-
-
-def _captions(names: Sequence[str], answers: Decisions) -> list[str]:
-    return [f"{name}, {score:.3g}" for name, score in zip(names, answers.scores, strict=True)]
-
-
-def _making(detector: Detector, making: dict[str, str]) -> Panel:
-    items = {
-        **making,
-        "score": f"{type(detector.scorer).__name__}, higher = more OOD",
-        "threshold": f"{detector.threshold_text}: {detector.promise_text if detector.promise else 'nothing is promised'}",
-        "made with": settings_text(detector.record.get("versions", {})),
-    }
-    return Panel("Command, detector, versions", "metrics.json holds every number of this page.", definitions(items))
-
-
-def _table(cells: Cells) -> str:
-    rows = [[name, *(cell.replace(", ", ",\u00a0") for cell in others)] for name, *others in cells.rows]
-    return table(cells.header, rows, cells.strong)
+    accepted = [each for answers in measured.unknown for each in pictures(answers, answers.mistakes_if_ood, answers.classes)]
+    labels = known.classes if known.images.labels is None else np.asarray(known.images.labels)
+    return {"accepted": accepted, "rejected": pictures(known, known.mistakes_if_id, labels)}

@@ -1,25 +1,27 @@
-"""The report of a user's own fit: no unknown is labelled here, so it says what can be said without."""
+"""The page of a user's own fit. No unknown is labelled here, so it shows what can be shown without labels."""
 
-from html import escape
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from wildood.detect.detector import Detector
-from wildood.evaluate.intervals import Share, in_percent
+from wildood.evaluate.intervals import Share
 from wildood.evaluate.metrics import accepting_threshold, accuracy
 from wildood.report import figures
-from wildood.report.gallery import Pictures, can_be_shown, gallery
-from wildood.report.given import LOOKED_AT, Given
-from wildood.report.page import Panel, Section, note, page, table
-from wildood.report.sections import making_section, training_section
+from wildood.report.page import Gallery, gallery, is_picture, render, settings_text
+from wildood.report.table import Column, Row, Table, percent
+from wildood.train.history import Row as History
 
 CONFIDENCE = 0.95  # of the interval of the headline
+MOST_EXAMPLES = 2000  # of each kind that a page scores
+Examples = npt.NDArray[Any]
 
 
-class Seen(NamedTuple):
-    """Scores, classes and rejections of a detector on wild and on known examples, and the threshold to draw."""
+class _Answers(NamedTuple):
+    """What a detector says of wild and of known examples: scores, classes and rejections, and the threshold to draw."""
 
     wild: npt.NDArray[np.float32]
     wild_classes: npt.NDArray[np.int64]
@@ -30,132 +32,142 @@ class Seen(NamedTuple):
     threshold: float
 
 
-def fit_page(detector: Detector, before: Detector, given: Given, command: str, settings: str) -> str:
+def fit_page(
+    detector: Detector,
+    before: Detector,
+    wild: Examples,
+    known: tuple[Examples, Examples],
+    *,
+    is_holdout: bool,
+    command: str,
+    settings: str,
+) -> str:
     """The page of a fit.
 
     Args:
-        detector: what the fit made.
-        before: the energy of the starting classifier; its threshold is not used: both are compared at one rate.
-        given: examples to look at; the wild ones must be those that training did not see.
+        detector: the result of the fit.
+        before: the energy of the starting classifier; both are compared at one false-alarm rate, not at its threshold.
+        wild: wild examples that training did not see.
+        known: ID examples with their classes: the holdout, or labelled ones.
+        is_holdout: whether the ID examples are the holdout.
         command: what was typed.
-        settings: the file of effective settings.
+        settings: the effective settings as TOML.
     """
-    given = Given(_some(given.wild), _some(given.known), _some(given.classes), given.is_holdout)
-    after = _look(detector, given)
-    accepted = max(1 - float(np.mean(after.known_rejected)), 1 / len(given.known))
-    seen = {"before": _look(before, given, accepted), "after": after}
-    sections = [
-        Section("What changed", [_table_panel(detector, seen, given)], wide=True),
-        Section("Scores", _histograms(seen, given)),
-        training_section(detector),
-        making_section(detector, {"command": command, "seed": str(detector.record["seed"])}, settings),
-    ]
-    if can_be_shown(detector.example.shape, detector.classifier.spec):
-        sections.insert(3, Section("Single examples", _galleries(detector, after, given), wide=True))
-    return page("A classifier that says “unknown”", _lead(detector, seen, given), sections)
-
-
-def _lead(detector: Detector, seen: dict[str, Seen], given: Given) -> str:
-    rejected = {key: Share.of(each.wild_rejected, CONFIDENCE) for key, each in seen.items()}
-    known = in_percent(float(np.mean(seen["after"].known_rejected)))
-    warnings = "".join(f"<p><strong>Warning:</strong> {escape(text)}.</p>" for text in detector.warnings)
-    return (
-        f"{warnings}<p>Of {len(given.wild)} wild examples that training did not see, this detector says “unknown” to "
-        f"<strong>{in_percent(rejected['after'].value)}</strong> ({rejected['after'].limits} at {100 * CONFIDENCE:g} % "
-        f"confidence); the starting classifier's own energy, set to reject the same share of known examples ({known}), to "
-        f"{in_percent(rejected['before'].value)}.</p><p>Its threshold: {escape(detector.promise_text)}.</p>"
-    )
-
-
-def _table_panel(detector: Detector, seen: dict[str, Seen], given: Given) -> Panel:
-    known = _name(given)
-    start_kept = detector.record.get("assessment", {}).get("start_kept", False)
-    made_by = "start kept" if start_kept else detector.record["method"]["name"]
+    wild, (x, y) = _some(wild), (_some(known[0]), _some(known[1]))
+    after = _ask(detector, wild, x)
+    start = _ask(before, wild, x, accepted=max(1 - float(np.mean(after.known_rejected)), 1 / len(x)))
+    name = "holdout" if is_holdout else "labelled"
+    record = detector.record
+    start_kept = record.get("assessment", {}).get("start_kept", False)
+    heads = ("wild rejected", f"{name} rejected", f"{name} accuracy")
+    columns = [Column(""), *(Column(head, digits=percent(1)) for head in heads)]
     rows = [
-        [
-            name,
-            f"{100 * np.mean(seen[key].wild_rejected):.1f}",
-            f"{100 * np.mean(seen[key].known_rejected):.1f}",
-            f"{100 * accuracy(seen[key].known_classes, given.classes):.1f}",
-        ]
-        for name, key in (("before: its energy", "before"), (f"after: {made_by}", "after"))
+        _row("before: its energy", start, y),
+        _row(f"after: {'start kept' if start_kept else record['method']['name']}", after, y, strong=True),
     ]
-    return Panel(
-        "What is rejected",
-        f"In percent, on {len(given.wild)} wild examples set aside and {len(given.known)} {known} examples.",
-        table(["", "wild rejected", f"{known} rejected", f"{known} accuracy"], rows, strong=1)
-        + note(
-            "Nobody has said which wild examples are unknown, so there is no detection rate here. Both rows reject the same "
-            "share of known data: the one that rejects more wild data catches more unknowns. Training has not seen these "
-            "wild examples. "
-            + (
-                "The promised rate is an average over holdouts, and a part of this one chose (the epoch, and the best of "
-                "several candidates): the share of it that is rejected may lie somewhat above or below."
-                if given.is_holdout
-                else "The labelled examples were trained on: fresh data is rejected more often."
-            )
-        ),
+    drawn = {
+        title: figures.histogram(key, each.known, each.wild, each.threshold, (name, "wild"))
+        for title, key, each in (
+            ("Before: the energy of the classifier as it was", "before", start),
+            ("After: the score of the finished detector", "after", after),
+        )
+    }
+    return render(
+        "fit.html",
+        title="A classifier that says “unknown”",
+        detector=detector,
+        confidence=f"{100 * CONFIDENCE:g} %",
+        before=Share.of(start.wild_rejected, CONFIDENCE),
+        after=Share.of(after.wild_rejected, CONFIDENCE),
+        known_rejected=float(np.mean(after.known_rejected)),
+        wild_count=len(wild),
+        known_count=len(x),
+        known_name=name,
+        rejected=Table(columns, rows),
+        histograms=drawn,
+        galleries=_galleries(detector, after, wild, x, y),
+        provenance=provenance(detector, {"command": command, "seed": str(record["seed"])}),
+        settings=settings,
+        **training(detector.history, record),
     )
 
 
-def _name(given: Given) -> str:
-    return "holdout" if given.is_holdout else "labelled"
+def training(history: Sequence[History], record: Mapping[str, Any]) -> dict[str, Any]:
+    """What the template of a training needs: its figures, and the record of what was kept.
+
+    Args:
+        history: a row for each epoch.
+        record: with the method and its settings, `keep`, and `kept_epoch` where it is known.
+
+    >>> rows = [{"step": 0, "loss": 2.0}, {"step": 5, "loss": 1.5}]
+    >>> list(training(rows, {"method": {"name": "OutlierExposure"}, "keep": "best"})["training"])
+    ['loss']
+    """
+    last, method = history[-1], record["method"]
+    # Whether examples known to be OOD chose the epoch, and not unlabelled wild data.
+    kind = "OOD data" if record["keep"] == "as_published" or "ood" in record.get("data", {}) else "wild data"
+    drawn: dict[str, Any] = {}
+    if "lambda_false_alarm" in last:
+        soft = "soft false-alarm rate" if method["name"] == "Woods" else "mean hinge, max(1 + g, 0)"
+        drawn["constraint"] = figures.constraint("constraint", history, method["alpha"], soft)
+        drawn["classification"] = figures.classification("classification", history)
+        drawn["multipliers"] = figures.multipliers("multipliers", history)
+    elif "loss" in last:  # one figure for each stage; 0 if there are no stages
+        stages = groupby(history, key=lambda row: int(row.get("stage", 0)))
+        drawn["loss"] = {stage: figures.loss(f"loss-{stage}" if stage else "loss", list(rows)) for stage, rows in stages}
+    if "w" in last:
+        drawn["slope"] = figures.slope("slope", history)
+    if "acceptance" in last:
+        drawn["acceptance"] = figures.acceptance("acceptance", history, record.get("kept_epoch"), kind)
+    return {"training": drawn, "history": history, "record": {"kept_epoch": None, **record}, "chosen_on": kind}
 
 
-def _histograms(seen: dict[str, Seen], given: Given) -> list[Panel]:
-    titles = {
-        "before": "Before: the energy of the classifier as it was",
-        "after": "After: the score of the finished detector",
+def provenance(detector: Detector, items: dict[str, str]) -> dict[str, str]:
+    """Settings and versions of a fit, after other items."""
+    record = detector.record
+    return {
+        **items,
+        "method": f"{record['method']['name']}: {settings_text(record['method'])}",
+        "schedule": settings_text(record["schedule"]),
+        "threshold": f"{detector.threshold_text}: {detector.promise_text}",
+        "versions": settings_text(record["versions"]),
     }
-    return [
-        Panel(
-            title,
-            "Right of the dashed line is rejected. Wild data is a mixture: most of it lies where the known lies.",
-            figures.histogram(key, seen[key].known, seen[key].wild, seen[key].threshold, (_name(given), "wild")),
-        )
-        for key, title in titles.items()
-    ]
 
 
-def _galleries(detector: Detector, after: Seen, given: Given) -> list[Panel]:
+def _row(name: str, answers: _Answers, classes: Examples, *, strong: bool = False) -> Row:
+    shares = np.mean(answers.wild_rejected), np.mean(answers.known_rejected), accuracy(answers.known_classes, classes)
+    return Row.of(name, *(float(share) for share in shares), strong=strong)
+
+
+def _galleries(detector: Detector, after: _Answers, wild: Examples, x: Examples, y: Examples) -> dict[str, Gallery]:
+    """The examples by what the detector does with them; none if they are no pictures."""
     spec = detector.classifier.spec
-    assert spec is not None  # noqa: S101 - asked before
+    if spec is None or not is_picture(detector.example.shape, spec):
+        return {}
     highest, alarms = np.argsort(-after.wild), np.argsort(-after.known)
-    wild = [f"{name}, {score:.3g}" for name, score in zip(after.wild_classes, after.wild, strict=True)]
-    known = [f"{name}, {score:.3g}" for name, score in zip(given.classes, after.known, strict=True)]
-    return [
-        gallery(
-            "Wild and rejected",
-            "The highest scores first. Below each: the class it would have been given, and the score.",
-            Pictures(given.wild, highest[after.wild_rejected[highest]], wild, spec),
-        ),
-        gallery(
-            "Wild and just accepted",
-            "The next ones to be rejected if the threshold were lower.",
-            Pictures(given.wild, highest[~after.wild_rejected[highest]], wild, spec),
-        ),
-        gallery(
-            "False alarms",
-            "Known examples that are rejected. Below each: its class and the score.",
-            Pictures(given.known, alarms[after.known_rejected[alarms]], known, spec),
-        ),
-    ]
+    wild_captions = [f"{name}, {score:.3g}" for name, score in zip(after.wild_classes, after.wild, strict=True)]
+    known_captions = [f"{name}, {score:.3g}" for name, score in zip(y, after.known, strict=True)]
+    return {
+        "rejected": gallery(wild, highest[after.wild_rejected[highest]], wild_captions, spec),
+        "accepted": gallery(wild, highest[~after.wild_rejected[highest]], wild_captions, spec),
+        "false_alarms": gallery(x, alarms[after.known_rejected[alarms]], known_captions, spec),
+    }
 
 
-def _look(detector: Detector, given: Given, accepted: float | None = None) -> Seen:
-    """What a detector says of the examples: at its own thresholds, or at one that accepts this share of the known ones."""
-    wild, wild_classes = detector.score_and_classify(given.wild)
-    known, known_classes = detector.score_and_classify(given.known)
+def _ask(detector: Detector, wild: Examples, known: Examples, accepted: float | None = None) -> _Answers:
+    """What a detector says: at its own thresholds, or at one that accepts this share of the known examples."""
+    wild_scores, wild_classes = detector.score_and_classify(wild)
+    scores, classes = detector.score_and_classify(known)
     if accepted is None:
         threshold = detector.threshold
-        rejected = ~detector.accepts(wild, wild_classes), ~detector.accepts(known, known_classes)
+        rejected = ~detector.accepts(wild_scores, wild_classes), ~detector.accepts(scores, classes)
     else:
-        threshold = accepting_threshold(known, accepted)
-        rejected = wild > threshold, known > threshold
-    return Seen(wild, wild_classes, known, known_classes, *rejected, threshold)
+        threshold = accepting_threshold(scores, accepted)
+        rejected = wild_scores > threshold, scores > threshold
+    return _Answers(wild_scores, wild_classes, scores, classes, *rejected, threshold)
 
 
-def _some(examples: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """At most so many of them, evenly spaced."""
-    chosen: npt.NDArray[Any] = examples[np.linspace(0, len(examples) - 1, min(len(examples), LOOKED_AT)).astype(int)]
+def _some(examples: Examples) -> Examples:
+    """At most `MOST_EXAMPLES` of them, evenly spaced."""
+    chosen: Examples = examples[np.linspace(0, len(examples) - 1, min(len(examples), MOST_EXAMPLES)).astype(int)]
     return chosen

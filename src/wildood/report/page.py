@@ -1,156 +1,121 @@
-"""The page: one self-contained HTML file, for a wide screen, a phone and paper, light and dark."""
+"""Pages: jinja2 templates filled with data, each a single HTML file for screens, phones and paper, light and dark."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from html import escape
-from string import Template
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from wildood.report.style import COLOURS
+import numpy as np
+import numpy.typing as npt
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from PIL import Image
+
+import wildood
+from wildood.data.inputs import InputSpec
+from wildood.evaluate.intervals import in_percent
+from wildood.experiments.run import code_version
+from wildood.report.figures import COLOURS
+
+SHOWN = 16  # pictures of a gallery
+LARGEST = 64  # pixels of the longer side of a picture
+_TEMPLATES = Environment(loader=PackageLoader("wildood.report"), autoescape=True, undefined=StrictUndefined)
+_TEMPLATES.globals["colours"] = COLOURS
+_TEMPLATES.filters["in_percent"] = in_percent  # as in the tables of an evaluation
+_TEMPLATES.filters["percent"] = lambda share, decimals=1: f"{100 * share:.{decimals}f} %"
+_TEMPLATES.filters["count"] = lambda number: f"{number:,}"
 
 
-@dataclass(frozen=True)
-class Panel:
-    """A figure, table or row of pictures, as HTML, with a title and a sentence that says what to see."""
+def render(template: str, **context: Any) -> str:
+    """A template of `templates/`, filled in. Texts are escaped; tables and figures are HTML already.
 
-    title: str
-    says: str
-    body: str
-
-
-@dataclass(frozen=True)
-class Section:
-    """A heading with panels side by side where there is room; `wide` gives each the whole width."""
-
-    title: str
-    panels: Sequence[Panel]
-    wide: bool = False
+    >>> from wildood.report.table import Column, Row, Table
+    >>> print(render("table.html", table=Table([Column("a & b")], [Row.of("<1>")])))
+    <div class="table"><table>
+    <thead><tr><th scope="col">a &amp; b</th></tr></thead>
+    <tbody>
+    <tr><th scope="row">&lt;1&gt;</th></tr></tbody></table></div>
+    """
+    return _TEMPLATES.get_template(template).render(context)
 
 
-def page(title: str, lead: str, sections: Sequence[Section]) -> str:
-    """The whole document; `lead` is HTML, the titles and sentences are text.
+@cache
+def generator() -> str:
+    """What made a page: one that says otherwise was made by another version.
 
-    >>> html = page("A title", "<p>A lead.</p>", [Section("First", [Panel("P", "See this.", "<p>body</p>")])])
-    >>> "<h1>A title</h1>" in html, "See this." in html, "http" in html
+    >>> generator()
+    'wildood 0.1.0, code ..., templates ...'
+    """
+    files = sorted((Path(__file__).parent / "templates").iterdir())
+    templates = sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+    return f"wildood {wildood.__version__}, code {code_version()}, templates {templates}"
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Settings in one line, without those that are not set.
+
+    >>> settings_text({"name": "Woods", "alpha": 0.05, "tau": None})
+    'alpha 0.05'
+    """
+    return ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None and name != "name")
+
+
+class Picture(NamedTuple):
+    """An image as a data URI, and its caption."""
+
+    source: str
+    caption: str
+
+
+class Gallery(NamedTuple):
+    """Some of a number of images: those that are shown, how many were chosen, and of how many."""
+
+    pictures: Sequence[Picture]
+    chosen: int
+    total: int
+
+
+def gallery(
+    images: npt.NDArray[Any],
+    numbers: npt.NDArray[np.intp],
+    captions: Sequence[str],
+    spec: InputSpec,
+    most: int = SHOWN,
+) -> Gallery:
+    """Chosen images as pictures, `most` of them at most.
+
+    Args:
+        images: raw, as the input spec takes them.
+        numbers: those that are chosen, the first ones first.
+        captions: one for every image.
+        spec: of the images.
+        most: how many to show.
+
+    >>> shown = gallery(np.zeros((3, 8, 8, 1), np.uint8), np.array([2, 0]), ["a", "b", "c"], InputSpec())
+    >>> [picture.caption for picture in shown.pictures], shown.chosen, shown.total
+    (['c', 'a'], 2, 3)
+    """
+    pictures = [Picture(_data_uri(images[number], spec), captions[number]) for number in numbers[:most]]
+    return Gallery(pictures, len(numbers), len(images))
+
+
+def is_picture(shape: tuple[int, ...], spec: InputSpec | None) -> bool:
+    """Whether raw examples of this shape can be shown: grey, or red, green and blue.
+
+    >>> is_picture((8, 8, 1), InputSpec()), is_picture((3, 8, 8), InputSpec(layout="NCHW")), is_picture((4,), None)
     (True, True, False)
     """
-    return _PAGE.substitute(
-        title=escape(title),
-        lead=lead,
-        light=_colours(0),
-        dark=_colours(1),
-        sections="\n".join(_section(section) for section in sections),
-    )
+    return spec is not None and len(shape) == 3 and shape[-1 if spec.layout == "NHWC" else 0] in {1, 3}
 
 
-def table(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    strong: int | None = None,
-    best: Collection[tuple[int, int]] = (),
-) -> str:
-    """A table of text; its first column names the rows. Row number `strong` is bold, and each (row, column) of `best`.
-
-    >>> table(["method", "FPR95"], [["energy", "13.1"]])
-    '<div class="table"><table><thead><tr><th scope="col">method</th><th scope="col">FPR95</th></tr></thead><tbody><tr><th
-    scope="row">energy</th><td>13.1</td></tr></tbody></table></div>'
-    """
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
-    body = "".join(
-        f'<tr{" class=strong" if number == strong else ""}><th scope="row">{escape(name)}</th>'
-        + "".join(
-            f"<td{' class=best' if (number, column) in best else ''}>{escape(cell).replace('± ', '±&nbsp;')}</td>"
-            for column, cell in enumerate(cells, start=1)
-        )
-        + "</tr>"
-        for number, (name, *cells) in enumerate(rows)
-    )
-    return f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def definitions(items: Mapping[str, str]) -> str:
-    """Names and what they stand for, as a list.
-
-    >>> definitions({"seed": "0"})
-    '<dl><dt>seed</dt><dd>0</dd></dl>'
-    """
-    return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{escape(text)}</dd>' for name, text in items.items())}</dl>"
-
-
-def note(text: str) -> str:
-    """A paragraph below a table."""
-    return f'<p class="note">{escape(text)}</p>'
-
-
-def code(text: str) -> str:
-    """Code to copy."""
-    return f"<pre><code>{escape(text)}</code></pre>"
-
-
-def _section(section: Section) -> str:
-    panels = "".join(
-        f'<div class="panel"><h3>{escape(panel.title)}</h3><p class="says">{escape(panel.says)}</p>{panel.body}</div>'
-        for panel in section.panels
-    )
-    layout = "wide" if section.wide else "side"
-    return f'<section><h2>{escape(section.title)}</h2><div class="{layout}">{panels}</div></section>'
-
-
-def _colours(theme: int) -> str:
-    return " ".join(f"--{role}: {values[theme]};" for role, values in COLOURS.items())
-
-
-_PAGE = Template("""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>$title</title>
-<style>
-:root { $light --paper: #ffffff; --box: #f4f6f8; }
-@media (prefers-color-scheme: dark) { :root { $dark --paper: #15181c; --box: #20252b; } }
-@media print {
-  :root { $light --paper: #ffffff; --box: #ffffff; }
-  .panel { break-inside: avoid; } h2, h3 { break-after: avoid; }
-}
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 66rem; padding: 1.5rem 1rem 4rem; background: var(--paper); color: var(--ink);
-  font: 16px/1.55 system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
-h1 { font-size: 1.7rem; line-height: 1.25; margin: 0.5rem 0 1rem; }
-h2 { font-size: 1.25rem; margin: 2.5rem 0 0.75rem; border-bottom: 1px solid var(--grid); padding-bottom: 0.25rem; }
-h3 { font-size: 1rem; margin: 0 0 0.25rem; }
-.lead { font-size: 1.1rem; max-width: 46rem; }
-.says { margin: 0 0 0.6rem; max-width: 46rem; color: var(--ink); }
-.side { display: grid; gap: 1.75rem 2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
-.wide { display: grid; gap: 1.75rem; grid-template-columns: minmax(0, 1fr); }
-.panel { min-width: 0; }
-.panel > svg { display: block; width: 100%; max-width: 34rem; height: auto; }
-svg text { font-family: inherit !important; }
-.table { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.4rem 0.9rem 0.4rem 0; text-align: right; white-space: nowrap; }
-th:first-child { text-align: left; }
-thead th { border-bottom: 2px solid var(--faint); font-weight: 600; vertical-align: bottom; }
-tbody th { font-weight: 400; }
-tbody tr { border-bottom: 1px solid var(--grid); }
-tr.strong th, tr.strong td, td.best { font-weight: 700; }
-@media (max-width: 34rem) { th, td { white-space: normal; padding-right: 0.3rem; } table { font-size: 0.72rem; } }
-.note { margin: 0.6rem 0 0; max-width: 46rem; font-size: 0.9rem; }
-.pictures { display: flex; flex-wrap: wrap; gap: 0.75rem; }
-.pictures figure { margin: 0; width: 5.2rem; }
-.pictures img { width: 100%; image-rendering: pixelated; border: 1px solid var(--grid); }
-.pictures figcaption { font-size: 0.78rem; line-height: 1.3; color: var(--ink); }
-dl { display: grid; grid-template-columns: minmax(6rem, max-content) minmax(0, 1fr); gap: 0.25rem 1.25rem; margin: 0; }
-dt { color: var(--faint); } dd { margin: 0; overflow-wrap: anywhere; }
-pre { background: var(--box); border: 1px solid var(--grid); border-radius: 6px; padding: 0.8rem 1rem; overflow-x: auto;
-  font: 0.85rem/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace; }
-</style>
-</head>
-<body>
-<header><h1>$title</h1><div class="lead">$lead</div></header>
-<main>
-$sections
-</main>
-</body>
-</html>
-""")
+def _data_uri(image: npt.NDArray[Any], spec: InputSpec) -> str:
+    values = image if spec.layout == "NHWC" else np.moveaxis(image, 0, -1)
+    if values.dtype != np.uint8:
+        values = (np.clip(values, 0, 1) * 255).round().astype(np.uint8)
+    picture = Image.fromarray(values[..., 0] if values.shape[-1] == 1 else values)
+    picture.thumbnail((LARGEST, LARGEST))
+    content = io.BytesIO()
+    picture.save(content, format="PNG")
+    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"

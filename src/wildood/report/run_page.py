@@ -1,22 +1,26 @@
 """The page of one run: what its detector does on each OOD set, how its training went, and how it was made."""
 
 from collections.abc import Mapping
-from html import escape
-from typing import Any
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
 
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.store import KNOWN, Failure, Result, Scores
 from wildood.experiments.tables import id_title, method_title, set_title
-from wildood.report.multiples import SAYS, multiples, score_figure
-from wildood.report.page import Panel, Section, code, definitions, note, table
-from wildood.report.sections import training_panels
-from wildood.report.sortable import sortable_page
-from wildood.report.tables import settings_text
+from wildood.report import figures
+from wildood.report.fit_page import training
+from wildood.report.page import generator, render, settings_text
+from wildood.report.table import Column, Row, Table, TableCell, percent
 from wildood.scores.score import Score
 
-NO_SCORES = "the scores are not there: scores.npz in the folder of the run is missing or damaged"
-BACK = '<p><a href="../report.html">All runs</a></p>'
-_HEADER = ("OOD set", "FPR95 ↓", "AUROC ↑", "AUPR-in ↑", "AUPR-out ↑", "accepted ↓", "examples")
+
+class ScoreFigure(NamedTuple):
+    """A small histogram of ID and OOD scores: its caption, what it shows, and the figure; None if there are no scores."""
+
+    caption: str
+    says: str
+    svg: Markup | None
 
 
 def run_title(experiment: Experiment) -> str:
@@ -29,140 +33,92 @@ def run_title(experiment: Experiment) -> str:
     return f"{method_title(experiment.method)} on {id_title(experiment.id)}{wild}, seed {experiment.seed}"
 
 
-def run_link(experiment: Experiment, text: str) -> str:
-    """A link from the report to the page of a run.
-
-    >>> energy = Experiment("digits", ("digits",), method="energy")
-    >>> run_link(energy, "a & b") == f'<a href="runs/{energy.name}.html">a &amp; b</a>'
-    True
-    """
-    return f'<a href="runs/{escape(experiment.name)}.html">{escape(text)}</a>'
-
-
 def run_page(result: Result, scores: Scores) -> str:
     """The page of a run that is done; `scores` may lack some sets, or all."""
-    sections = [
-        Section("What it does on each OOD set", [_metrics(result)], wide=True),
-        Section("Scores of the test examples", _histograms(result, scores), wide=True),
-        Section("The training", _training(result)),
-        Section("How it was made", [_making(result), _settings(result.experiment)], wide=True),
+    drawn = [
+        score_figure(f"scores-{number}", scores, name, set_title(name), f"{set_title(name)}: {fpr95_text(metrics.fpr95)}")
+        for number, (name, metrics) in enumerate(result.tests.items())
     ]
-    return sortable_page(run_title(result.experiment), _lead(result), [each for each in sections if each.panels])
-
-
-def scores_panel(title: str, drawn: Mapping[str, str]) -> list[Panel]:
-    """Figures of scores by what they show; of those that are empty it says that the scores are not there.
-
-    >>> [panel.says for panel in scores_panel("Scores", {"SVHN": ""})]
-    ['SVHN: the scores are not there: scores.npz in the folder of the run is missing or damaged.']
-    """
-    missing = "; ".join(name for name, figure in drawn.items() if not figure)
-    told = f"{missing}: {NO_SCORES}." if missing else ""
-    if not any(drawn.values()):
-        return [Panel(title, told, "")] if drawn else []
-    return [Panel(title, SAYS, multiples(list(drawn.values())) + (note(told) if told else ""))]
+    return render(
+        "run.html",
+        generator=generator(),
+        title=run_title(result.experiment),
+        result=result,
+        accepted=[(set_title(name), metrics.fpr95) for name, metrics in result.tests.items()],
+        metrics=_metrics(result),
+        score_figures=drawn,
+        provenance=_provenance(result),
+        **_training(result),
+    )
 
 
 def failure_page(failure: Failure) -> str:
     """The page of a run that failed."""
-    panels = [
-        Panel("Traceback", "Where it happened, the last call at the end.", code(failure.traceback)),
-        _settings(failure.experiment),
-    ]
-    lead = f"{BACK}<p><strong>This run failed:</strong> {escape(failure.error)}</p>"
-    return sortable_page(run_title(failure.experiment), lead, [Section("What happened", panels, wide=True)])
+    return render("failure.html", generator=generator(), title=run_title(failure.experiment), failure=failure)
 
 
-def _lead(result: Result) -> str:
-    caught = [
-        f"<strong>{100 * found.fpr95:.1f} %</strong> of {escape(set_title(name))}" for name, found in result.tests.items()
-    ]
-    return (
-        f"{BACK}<p>When 95 % of the ID test examples are accepted, so are {_and(caught)}. The classifier is right on "
-        f"{100 * result.accuracy:.1f} % of {result.examples:,} ID test examples.</p>"
-    )
+def score_figure(name: str, scores: Scores, ood: str, says: str, caption: str) -> ScoreFigure:
+    """Scores of ID and of one OOD set, which may be missing.
 
-
-def _and(parts: list[str]) -> str:
-    """Parts of a sentence: a, b and c.
-
-    >>> _and(["a", "b", "c"]), _and([])
-    ('a, b and c', 'none')
+    >>> score_figure("a", {}, "svhn", "SVHN", "SVHN: FPR95 5 %").svg is None
+    True
     """
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts or ["none"])
+    known, other = scores.get(KNOWN), scores.get(ood)
+    if known is None or other is None or not len(known) or not len(other):
+        return ScoreFigure(caption, says, None)
+    return ScoreFigure(caption, says, figures.small_histogram(name, known, other, says))
 
 
-def _metrics(result: Result) -> Panel:
-    rows = [
-        [
-            set_title(name),
-            f"{100 * found.fpr95:.2f} ± {100 * found.fpr95_error:.2f}",
-            *(f"{100 * share:.2f}" for share in (found.auroc, found.aupr_in, found.aupr_out, found.accepted)),
-            f"{found.examples:,}",
-        ]
-        for name, found in result.tests.items()
-    ]
-    chosen_by = (
-        "" if result.acceptance is None else f" Of the validation data, {100 * result.acceptance:.2f} % are accepted."
-    )
-    return Panel(
-        "Test numbers",
-        "In percent. FPR95 has ID as the positive class; its error is that of the number of test examples.",
-        table(_HEADER, rows)
-        + note(
-            f"“Accepted” is the share of OOD that the deployed threshold lets pass; it rejects "
-            f"{100 * result.false_alarms:.2f} % of the {result.examples:,} ID test examples. Accuracy: "
-            f"{100 * result.accuracy:.2f} %; lost on the holdout, against the starting classifier: "
-            f"{100 * result.accuracy_lost:.2f} %.{chosen_by}"
-        ),
-    )
+def fpr95_text(fpr95: float) -> str:
+    """For a caption.
+
+    >>> fpr95_text(0.25) == "FPR95 25.0\N{NO-BREAK SPACE}%"
+    True
+    """
+    return f"FPR95 {100 * fpr95:.1f}\N{NO-BREAK SPACE}%"
 
 
-def _histograms(result: Result, scores: Scores) -> list[Panel]:
-    drawn = [
-        score_figure(
-            f"scores-{number}",
-            scores.get(KNOWN),
-            scores.get(name),
-            set_title(name),
-            f"{escape(set_title(name))}: FPR95 {100 * found.fpr95:.1f}&nbsp;%",
-        )
-        for number, (name, found) in enumerate(result.tests.items())
-    ]
-    return scores_panel("ID against each OOD set", dict(zip(map(set_title, result.tests), drawn, strict=True)))
+def _metrics(result: Result) -> Table:
+    heads = ("FPR95 ↓", "AUROC ↑", "AUPR-in ↑", "AUPR-out ↑", "accepted ↓")
+    columns = [Column(head, digits=percent(2)) for head in heads]
+    rows = []
+    for name, metrics in result.tests.items():
+        fpr95 = TableCell(metrics.fpr95, metrics.fpr95_error)
+        shares = metrics.auroc, metrics.aupr_in, metrics.aupr_out, metrics.accepted
+        rows.append(Row.of(set_title(name), fpr95, *shares, metrics.examples))
+    return Table([Column("OOD set"), *columns, Column("examples", digits="{:,}".format)], rows)
 
 
-def _training(result: Result) -> list[Panel]:
-    if not result.history or not all("step" in row for row in result.history):  # a page is drawn of what a file holds
-        return []
+def _training(result: Result) -> dict[str, Any]:
+    """What the template of a training needs; no figures if there was none, or if its file does not hold a history."""
+    recipe = result.experiment.recipe()
+    if isinstance(recipe, Score) or not result.history or not all("step" in row for row in result.history):
+        return {"training": {}}
     experiment, about = result.experiment, result.about or {}
-    recipe = experiment.recipe()
-    if isinstance(recipe, Score):  # which is not trained, whatever the file says
-        return []
     keep = "as_published" if experiment.protocol == "as_published" and recipe.uses_wild else experiment.keep
     epochs = range(len(result.history))
     kept = epochs[-1] if keep == "last" else about.get("kept_epoch")
     known = isinstance(kept, int) and kept in epochs and all("acceptance" in result.history[each] for each in (0, kept))
-    record = {
-        "method": {"name": type(recipe).__name__, **experiment.settings},
-        "keep": keep,
-        "kept_epoch": kept if known else None,
-    }
-    return training_panels(result.history, record)
+    method = {"name": type(recipe).__name__, **experiment.settings}
+    return training(result.history, {"method": method, "keep": keep, "kept_epoch": kept if known else None})
 
 
-def _making(result: Result) -> Panel:
+def _provenance(result: Result) -> dict[str, str]:
     items = {"run": result.experiment.name, "seconds": f"{result.seconds:,.1f}"}
     if result.chosen:
         items["settings that it chose"] = settings_text(result.chosen)
-    items |= {name: _split(value) if name == "split" else _told(value) for name, value in (result.about or {}).items()}
-    return Panel("Versions, machine, data", "What was there when it ran.", definitions(items))
+    for name, value in (result.about or {}).items():
+        if name == "split":
+            items[name] = _split_text(value)
+        else:
+            items[name] = settings_text(value) if isinstance(value, Mapping) else str(value)
+    return items
 
 
-def _split(split: Any) -> str:
+def _split_text(split: Any) -> str:
     """For each OOD set, how many examples each part has, and a hash of which.
 
-    >>> _split({"svhn": {"labelled": {"count": 25000, "hash": "ab"}, "wild_ood": {"count": 300, "hash": "cd"}}})
+    >>> _split_text({"svhn": {"labelled": {"count": 25000, "hash": "ab"}, "wild_ood": {"count": 300, "hash": "cd"}}})
     'SVHN: labelled 25,000 (ab), wild ood 300 (cd)'
     """
     try:
@@ -173,11 +129,3 @@ def _split(split: Any) -> str:
         )
     except (AttributeError, KeyError, TypeError, ValueError):  # of another version
         return str(split)
-
-
-def _told(value: Any) -> str:
-    return settings_text(value) if isinstance(value, Mapping) else str(value)
-
-
-def _settings(experiment: Experiment) -> Panel:
-    return Panel("experiment.toml", "All that decides the outcome.", code(experiment.to_toml()))

@@ -1,10 +1,7 @@
-"""The two pages: whole, on their own, and in agreement with the detectors they show."""
+"""The page of a fit: whole, on its own, and in agreement with the detectors it shows."""
 
-import ast
 import copy
-import inspect
 import re
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,17 +12,9 @@ import torch.nn.functional as F
 import wildood
 from wildood.detect.detector import Detector
 from wildood.evaluate.intervals import in_percent
-from wildood.experiments.grids import demo_grid
-from wildood.experiments.run import perform
-from wildood.experiments.split import digits_split
-from wildood.experiments.store import OodMetrics
-from wildood.experiments.tables import demo_title
-from wildood.methods.woods import Woods
 from wildood.models.small import MLP, SmallCNN
 from wildood.report import fit_page as fit_pages
-from wildood.report.comparison_page import comparison_page
 from wildood.report.fit_page import fit_page
-from wildood.report.given import Given
 
 SETTINGS = 'wild = "<script>"\n'
 COMMAND = 'wildood fit --wild "<script>&.npz"'
@@ -40,8 +29,16 @@ TRAINING = [
     "Wild data accepted and accuracy over the steps, with the epoch that was kept",
 ]
 SLOPE = TRAINING[3]
-METHODS = ["max-softmax", "energy", "WOODS", "WOODS-alt"]
 ANY_FIT = ["images", "vectors", "no holdout", "woods-alt", "last"]
+
+
+class Data(NamedTuple):
+    """The examples of a page: wild ones, and known ones with their classes."""
+
+    wild: np.ndarray
+    known: np.ndarray
+    classes: np.ndarray
+    is_holdout: bool
 
 
 class Fit(NamedTuple):
@@ -49,8 +46,14 @@ class Fit(NamedTuple):
 
     detector: Detector
     before: Detector
-    given: Given
+    data: Data
     html: str
+
+
+def page_of(detector, before, data):
+    known = data.known, data.classes
+    texts = {"command": COMMAND, "settings": SETTINGS}
+    return fit_page(detector, before, data.wild, known, is_holdout=data.is_holdout, **texts)
 
 
 def known_points(count, rng):
@@ -99,8 +102,8 @@ def fits():
             holdout=unseen if holdout else None,
             input=settings.get("input"),
         )
-        given = Given(wild, *(unseen if holdout else labelled), is_holdout=holdout)
-        return Fit(detector, before, given, fit_page(detector, before, given, COMMAND, SETTINGS))
+        examples = Data(wild, *(unseen if holdout else labelled), is_holdout=holdout)
+        return Fit(detector, before, examples, page_of(detector, before, examples))
 
     return {
         "images": made(cnn, images, bright, input=SPEC, seed=7),
@@ -111,28 +114,9 @@ def fits():
     }
 
 
-class Compared(NamedTuple):
-    """Four methods on one seed of the digits, trained for less long than in the demo, by their titles."""
-
-    outcomes: dict
-    split: object
-    html: str
-
-
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory):
-    split, place = digits_split(0), tmp_path_factory.mktemp("runs")
-    split = replace(split, labelled=tuple(part[:160] for part in split.labelled))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Woods, "schedule", lambda self: wildood.Schedule(steps=12, batch=64))
-        experiments = [each for each in demo_grid(0) if demo_title(each.method) in METHODS]
-        outcomes = {demo_title(each.method): perform(each, place, split=split) for each in experiments}
-    return Compared(outcomes, split, comparison_page(list(outcomes.values()), split, "wildood demo --seeds 1"))
-
-
-@pytest.fixture(scope="module")
-def pages(fits, compared):
-    return {name: fit.html for name, fit in fits.items()} | {"comparison": compared.html}
+def pages(fits):
+    return {name: fit.html for name, fit in fits.items()}
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +124,7 @@ def trees(pages, parse):
     return {name: parse(html) for name, html in pages.items()}
 
 
-EVERY = pytest.mark.parametrize("name", [*ANY_FIT, "comparison"])
+EVERY = pytest.mark.parametrize("name", ANY_FIT)
 
 
 def percent(share):
@@ -154,11 +138,6 @@ def unknown_share(detector, x):
 def settings_of(tree):
     making = tree.panel("Settings, seeds, versions")
     return dict(zip([term.text for term in making.all("dt")], [text.text for text in making.all("dd")], strict=True))
-
-
-def comparison_of(tree):
-    """The panel with the methods side by side: the first of the page."""
-    return tree.all("section")[0].one("div", cls="panel")
 
 
 def figures_of(tree):
@@ -232,13 +211,8 @@ def test_every_panel_has_a_heading_and_a_sentence(name, trees):
         assert panel.one("p", cls="says").text.endswith(".")
 
 
-@EVERY
-def test_the_same_run_gives_the_same_page(name, fits, compared, pages):
-    if name == "comparison":
-        again = comparison_page(list(compared.outcomes.values()), compared.split, "wildood demo --seeds 1")
-    else:
-        again = fit_page(fits[name].detector, fits[name].before, fits[name].given, COMMAND, SETTINGS)
-    assert again == pages[name]
+def test_the_same_run_gives_the_same_page(fits, pages):
+    assert page_of(*fits["images"][:3]) == pages["images"]
 
 
 @pytest.mark.parametrize("name", ANY_FIT)
@@ -251,15 +225,15 @@ def test_a_fit_shows_its_scores_before_and_after_and_its_training(name, trees):
 
 @pytest.mark.parametrize("name", ANY_FIT)
 def test_a_fits_table_is_what_its_detectors_do_at_one_share_of_known_data(name, trees, fits):
-    detector, before, given, _ = fits[name]
+    detector, before, data, _ = fits[name]
     before = copy.copy(before)
-    accepted = int(np.sum(detector.score(given.known) <= detector.threshold))
-    before.threshold = float(np.sort(before.score(given.known))[accepted - 1])
+    accepted = int(np.sum(detector.score(data.known) <= detector.threshold))
+    before.threshold = float(np.sort(before.score(data.known))[accepted - 1])
     expected = {
         label: [
-            percent(unknown_share(each, given.wild)),
-            percent(unknown_share(each, given.known)),
-            percent(np.mean(each.classify(given.known) == given.classes)),
+            percent(unknown_share(each, data.wild)),
+            percent(unknown_share(each, data.known)),
+            percent(np.mean(each.classify(data.known) == data.classes)),
         ]
         for label, each in (
             ("before: its energy", before),
@@ -267,7 +241,7 @@ def test_a_fits_table_is_what_its_detectors_do_at_one_share_of_known_data(name, 
         )
     }
     panel = trees[name].panel("What is rejected")
-    known = "holdout" if given.is_holdout else "labelled"
+    known = "holdout" if data.is_holdout else "labelled"
     assert panel.rows() == expected
     assert [cell.text for cell in panel.all("th", scope="col")] == [
         "",
@@ -276,16 +250,16 @@ def test_a_fits_table_is_what_its_detectors_do_at_one_share_of_known_data(name, 
         f"{known} accuracy",
     ]
     assert panel.one("tr", cls="strong").one("th").text.startswith("after")
-    says = f"In percent, on {len(given.wild)} wild examples set aside and {len(given.known)} {known} examples."
+    says = f"In percent, on {len(data.wild)} wild examples set aside and {len(data.known)} {known} examples."
     assert panel.one("p", cls="says").text == says
 
 
 @pytest.mark.parametrize("name", ANY_FIT)
 def test_a_fits_lead_says_what_is_rejected_and_promised(name, trees, fits):
-    detector, _, given, _ = fits[name]
+    detector, _, data, _ = fits[name]
     lead = trees[name].one("div", cls="lead")
     warnings, (headline,) = lead.all("strong")[:-1], lead.all("strong")[-1:]
-    assert headline.text == in_percent(unknown_share(detector, given.wild))
+    assert headline.text == in_percent(unknown_share(detector, data.wild))
     assert [warning.text for warning in warnings] == ["Warning:"] * len(detector.warnings)
     assert all(text in lead.text for text in detector.warnings)
     assert f"Its threshold: {detector.promise}." in lead.text
@@ -323,17 +297,17 @@ def test_examples_that_are_no_images_have_no_gallery(name, trees):
 
 
 def test_images_are_shown_by_what_the_detector_does_with_them(trees, fits):
-    detector, _, given, _ = fits["images"]
+    detector, _, data, _ = fits["images"]
     tree = trees["images"]
-    wild, known = detector.score(given.wild), detector.score(given.known)
+    wild, known = detector.score(data.wild), detector.score(data.known)
     rejected, accepted, alarms = (
         np.flatnonzero(mask) for mask in (wild > detector.threshold, wild <= detector.threshold, known > detector.threshold)
     )
     assert min(len(rejected), len(accepted), len(alarms)) > 0
     for title, scores, chosen, classes in (
-        ("Wild and rejected", wild, rejected, detector.classify(given.wild)),
-        ("Wild and just accepted", wild, accepted, detector.classify(given.wild)),
-        ("False alarms", known, alarms, given.classes),
+        ("Wild and rejected", wild, rejected, detector.classify(data.wild)),
+        ("Wild and just accepted", wild, accepted, detector.classify(data.wild)),
+        ("False alarms", known, alarms, data.classes),
     ):
         panel = tree.panel(title)
         count = f"{title}: {len(chosen)} of {len(scores)}"
@@ -349,12 +323,12 @@ def test_the_gallery_stands_between_the_training_and_the_settings(trees):
     assert headings == ["What changed", "Scores", "The training", "Single examples", "How it was made"]
 
 
-def test_a_large_fit_is_looked_at_in_evenly_spaced_examples(fits, parse, monkeypatch):
-    monkeypatch.setattr(fit_pages, "LOOKED_AT", 50)
-    detector, before, given, _ = fits["vectors"]
-    fewer = Given(given.wild[:197], given.known[:99], given.classes[:99], is_holdout=True)
-    panel = parse(fit_page(detector, before, fewer, COMMAND, SETTINGS)).panel("What is rejected")
-    wild, known, classes = given.wild[:197:4], given.known[:99:2], given.classes[:99:2]
+def test_a_large_fit_is_looked_at_in_evenly_spaced_examples(fits, parse, monkeypatch, undrawn):
+    monkeypatch.setattr(fit_pages, "MOST_EXAMPLES", 50)
+    detector, before, data, _ = fits["vectors"]
+    fewer = Data(data.wild[:197], data.known[:99], data.classes[:99], is_holdout=True)
+    panel = parse(page_of(detector, before, fewer)).panel("What is rejected")
+    wild, known, classes = data.wild[:197:4], data.known[:99:2], data.classes[:99:2]
     assert len(wild) == len(known) == 50
     assert panel.one("p", cls="says").text == "In percent, on 50 wild examples set aside and 50 holdout examples."
     assert panel.rows()["after: start kept"] == [
@@ -376,12 +350,12 @@ def test_the_epoch_that_was_kept_is_the_detectors(name, trees, fits):
         assert f"{percent(detector.history[0]['acceptance'])} % at the start" in says
 
 
-def test_a_fit_that_kept_the_start_says_so(fits, parse):
-    detector, before, given, _ = fits["vectors"]
+def test_a_fit_that_kept_the_start_says_so(fits, parse, undrawn):
+    detector, before, data, _ = fits["vectors"]
     record = detector.record
     detector.record = record | {"kept_epoch": 0}
     try:
-        tree = parse(fit_page(detector, before, given, COMMAND, SETTINGS))
+        tree = parse(page_of(detector, before, data))
     finally:
         detector.record = record
     says = tree.panel("Which epoch was kept").one("p", cls="says").text
@@ -392,122 +366,4 @@ def test_tau_is_called_twice_the_starting_loss_only_where_it_is(trees):
     said = {
         name: "twice the cross-entropy" in trees[name].panel("The constraint on classification").text for name in ANY_FIT
     }
-    assert said == {name: name != "last" for name in ANY_FIT}  # which was given its tau
-
-
-def test_the_comparison_has_every_figure_and_gallery(trees):
-    scores = "Scores of known (0-6) and unknown (7-9), with the threshold"
-    roc = f"Share of unknowns caught against false alarms: {', '.join(METHODS)}"
-    assert figures_of(trees["comparison"]) == [scores, scores, roc, *TRAINING]
-    assert [heading.text for heading in trees["comparison"].all("h2")] == [
-        "What is caught, and at what cost",
-        "A closer look (seed 0)",
-        "The training",
-        "What it does with single examples",
-        "With your own classifier",
-        "How it was made",
-    ]
-
-
-def test_the_comparisons_table_is_what_its_detectors_do(trees, compared):
-    panel = comparison_of(trees["comparison"])
-    rows = panel.rows()
-    assert list(rows) == METHODS
-    for method, (result, scores, detector) in compared.outcomes.items():
-        caught, alarms, _, _, right = rows[method]
-        assert caught == percent(np.mean(scores["digits"] > detector.threshold))
-        assert alarms == percent(np.mean(scores["id"] > detector.threshold))
-        assert right == percent(result.accuracy)
-    split, woods = compared.split, compared.outcomes["WOODS"].detector
-    assert rows["WOODS"][0] == percent(unknown_share(woods, split.test_ood))
-    assert rows["WOODS"][4] == percent(np.mean(woods.classify(split.test_id[0]) == split.test_id[1]))
-    columns = list(zip(*(map(float, cells) for cells in rows.values()), strict=True))
-    best = [pick(column) for pick, column in zip((max, min, min, max, max), columns, strict=True)]
-    bold = [value for row in zip(*columns, strict=True) for value, wanted in zip(row, best, strict=True) if value == wanted]
-    assert [float(cell.text) for cell in panel.all("td", cls="best")] == bold
-    assert panel.all("tr", cls="strong") == []
-    says = "In percent, on 214 known and 160 unknown scans that nobody has trained on; seed 0."
-    assert panel.one("p", cls="says").text == says
-
-
-def test_the_comparison_is_over_its_seeds_and_looks_closer_at_the_first(compared, parse):
-    by_hand = {  # accepted, false alarms, accuracy
-        ("energy", 3): (0.60, 0.01, 0.95),
-        ("energy", 4): (0.50, 0.03, 0.97),
-        ("woods", 3): (0.30, 0.02, 0.94),
-        ("woods", 4): (0.10, 0.06, 0.90),
-    }
-
-    def outcome(found, seed):
-        method = found.result.experiment.method
-        accepted, false_alarms, accuracy = by_hand.get((method, seed), (0.5, 0.5, 0.5))
-        metrics = OodMetrics(0.25, 0.01, 0.9, 0.9, 0.9, accepted, 100)
-        experiment = replace(found.result.experiment, seed=seed)
-        result = replace(found.result, experiment=experiment, tests={"digits": metrics}, accuracy=accuracy)
-        other = compared.outcomes["max-softmax"].detector
-        result = replace(result, false_alarms=false_alarms)
-        return found._replace(result=result, detector=found.detector if seed == 3 else other)
-
-    outcomes = [outcome(found, seed) for seed in (3, 4) for found in compared.outcomes.values()]
-    tree = parse(comparison_page(outcomes, compared.split, "wildood demo"))
-    # Two values that differ by d have the standard error d / 2.
-    rows = {
-        name: [cell.replace("\N{NO-BREAK SPACE}", " ") for cell in cells]
-        for name, cells in comparison_of(tree).rows().items()
-    }
-    assert rows["energy"] == ["45.0 ± 5.0", "2.0 ± 1.0", "25.0 ± 0.0", "90.0 ± 0.0", "96.0 ± 1.0"]
-    assert rows["WOODS"] == ["80.0 ± 10.0", "4.0 ± 2.0", "25.0 ± 0.0", "90.0 ± 0.0", "92.0 ± 2.0"]
-    assert "mean ± standard error over the seeds 3, 4." in comparison_of(tree).one("p", cls="says").text
-    lead = tree.one("div", cls="lead")
-    assert [number.text for number in lead.all("strong")] == ["80.0 %", "4.0 %"]
-    assert "(before, by its energy: 45.0 %)" in lead.text
-    assert "(promised: at most 5 %)" in lead.text
-    assert "the accuracy was 96.0 % and is 92.0 %" in lead.text
-    assert "A closer look (seed 3)" in [heading.text for heading in tree.all("h2")]
-    assert settings_of(tree)["seeds"] == "3, 4 (figures: 3)"
-    woods = compared.outcomes["WOODS"].detector
-    assert settings_of(tree)["threshold"] == f"{woods.threshold:.6g}: {woods.promise}"
-
-
-@pytest.mark.parametrize(("panel", "method"), [("Before", "energy"), ("After", "WOODS")])
-def test_the_closer_look_says_what_each_accepts(trees, compared, panel, method):
-    _, scores, detector = compared.outcomes[method]
-    known, unknown = (np.mean(scores[name] <= detector.threshold) for name in ("id", "digits"))
-    says = trees["comparison"].panel(panel).one("p", cls="says").text
-    assert says.endswith(f": {percent(known)} % of the known, {percent(unknown)} % of the unknown.")
-
-
-def test_the_comparison_shows_the_mistakes_of_woods(trees, compared):
-    detector = compared.outcomes["WOODS"].detector
-    parts, tree = compared.split, trees["comparison"]
-    known, (unknown, called) = detector.score(parts.test_id[0]), detector.score_and_classify(parts.test_ood)
-    answers = [f"“{name}”, {score:.1f}" for name, score in zip(called, unknown, strict=True)]
-    truths = [f"a {name}, {score:.1f}" for name, score in zip(parts.test_id[1], known, strict=True)]
-    for title, scores, captions, chosen, sign in (
-        ("Unknown and rejected", unknown, answers, unknown > detector.threshold, -1),
-        ("Unknown but accepted", unknown, answers, unknown <= detector.threshold, 1),
-        ("False alarms", known, truths, known > detector.threshold, -1),
-    ):
-        panel = tree.panel(title)
-        assert panel.one("h3").text.startswith(f"{title}: {chosen.sum()} of {len(scores)}")
-        order = [number for number in np.argsort(sign * scores) if chosen[number]][:16]
-        assert [caption.text for caption in panel.all("figcaption")] == [captions[number] for number in order]
-
-
-def test_the_comparison_says_how_it_was_made(trees):
-    settings = settings_of(trees["comparison"])
-    assert settings["command"] == "wildood demo --seeds 1"
-    assert settings["seeds"] == "0 (figures: 0)"
-    assert settings["method"].startswith("Woods: alpha 0.05")
-    assert settings["schedule"].startswith("steps 12, batch 64")
-    assert settings["versions"].startswith(f"wildood {wildood.__version__}, torch {torch.__version__}")
-
-
-def test_the_lines_for_ones_own_classifier_are_python_that_fit_understands(trees):
-    lines = trees["comparison"].panel("The lines to change").one("code").text
-    (call,) = (
-        node for node in ast.walk(ast.parse(lines)) if isinstance(node, ast.Call) and ast.unparse(node.func) == "wildood.fit"
-    )
-    given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
-    bound = inspect.signature(wildood.fit).bind(*map(ast.unparse, call.args), **given)
-    assert bound.arguments == {"model": "model", "labelled": "(x, y)", "wild": "x_wild", "holdout": "(x_new, y_new)"}
+    assert said == {name: name != "last" for name in ANY_FIT}  # which was data its tau

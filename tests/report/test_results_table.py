@@ -9,10 +9,15 @@ from dataclasses import replace
 import pytest
 
 from wildood.experiments.tables import AVERAGE, Cell, ResultsTable, TableRow
-from wildood.report.results_panel import results_panel
-from wildood.report.table_csv import tables_csv
-from wildood.report.table_latex import table_latex
-from wildood.report.table_text import table_caption, table_markdown, table_notes, table_title
+from wildood.report.results_table import (
+    results_csv,
+    results_latex,
+    results_table,
+    table_caption,
+    table_notes,
+    table_title,
+)
+from wildood.report.table import to_html, to_markdown
 
 NASTY = "a_b&c%|d.npz"
 
@@ -41,7 +46,7 @@ TABLES = [TABLE, FILES, ResultsTable("digits", True, None, "honest", ("digits",)
 
 
 def markdown_rows(table):
-    lines = [line for line in table_markdown(table).splitlines() if line.startswith("|")]
+    lines = [line for line in to_markdown(results_table(table)).splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
@@ -78,14 +83,15 @@ def test_a_published_stationary_table_holds_what_is_accepted_and_says_so():
     header, *_, woods = markdown_rows(published)
     assert header[1:3] == ["SVHN accepted ↓", "SVHN AUROC ↑"]
     assert woods[1:4] == ["50.00 ± 4.00", "98.76 ± 0.04", "25.00 ± 4.00"]
-    assert r"WOODS & 50.00$^{\pm 4.0}$ & 98.76$^{\pm 0.0}$ & 25.00$^{\pm 4.0}$" in table_latex(published)
+    assert r"WOODS & 50.00$^{\pm 4.0}$ & 98.76$^{\pm 0.0}$ & 25.00$^{\pm 4.0}$" in results_latex(published)
     assert table_caption(published).startswith(
         "Accepted (FPR in the paper) is the share of OOD that is accepted at the threshold that ID validation examples set, "
         "as in the paper's Tables 1 and A1; FPR95 at the threshold of the ID test examples is in tables.csv. In percent"
     )
-    assert '<td data-value="0.25">25.00<small>±4.00</small></td>' in results_panel(published).body
-    assert "accepted ↓" in results_panel(published).body
-    assert "FPR95 ↓" not in results_panel(published).body
+    html = to_html(results_table(published))
+    assert '<td data-value="0.25">25.00 <small>±&nbsp;4.00</small></td>' in html
+    assert "accepted ↓" in html
+    assert "FPR95 ↓" not in html
 
 
 @pytest.mark.parametrize("table", [TABLE, FILES])
@@ -130,7 +136,7 @@ def test_notes_tell_what_failed_and_what_is_missing():
     ]
     complete = ResultsTable("cifar10", True, None, "honest", ("svhn", "textures"), (WOODS,))
     assert table_notes(complete) == []
-    assert table_markdown(TABLE).splitlines()[-1] == r"- energy, with P\_in only: fewer seeds than 5: 1 on SVHN."
+    assert to_markdown(results_table(TABLE)).splitlines()[-1] == r"- energy, with P\_in only: fewer seeds than 5: 1 on SVHN."
 
 
 def test_notes_tell_choices_among_fewer_settings_and_different_code():
@@ -139,8 +145,8 @@ def test_notes_tell_choices_among_fewer_settings_and_different_code():
     code = "The runs come from different code: a1 (2 runs), b2 (1 run)"
     table = replace(TABLE, rows=(row,), origins=(code,))
     assert table_notes(table) == [f"WOODS, with P_in and P_wild: {fewer} on SVHN, Textures.", f"{code}."]
-    assert f"<li>{code}.</li>" in results_panel(table).body
-    assert f"{code}." in table_latex(table)
+    assert results_table(table).notes == table_notes(table)
+    assert f"{code}." in results_latex(table)
 
 
 def test_markdown_keeps_names_in_their_cell():
@@ -158,7 +164,7 @@ def spanned(line):
 
 @pytest.mark.parametrize("table", TABLES)
 def test_latex_rows_fill_all_columns_and_braces_match(table):
-    text = table_latex(table)
+    text = results_latex(table)
     columns = re.search(r"\\begin\{tabular\}\{(l[r]*)\}", text)[1]
     lines = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert len(lines) == 3 + len({row.block for row in table.rows}) + len(table.rows)
@@ -168,7 +174,7 @@ def test_latex_rows_fill_all_columns_and_braces_match(table):
 
 
 def test_latex_has_the_papers_form():
-    lines = table_latex(TABLE).splitlines()
+    lines = results_latex(TABLE).splitlines()
     assert (
         r"WOODS & \textbf{12.34}$^{\pm 0.6}$ & 98.76$^{\pm 0.0}$ & 30.00$^{\pm 2.0}$ & \textbf{90.00}$^{\pm 1.0}$ & "
         r"21.17$^{\pm 1.1}$ & 94.38$^{\pm 0.5}$ & \textbf{94.80}$^{\pm 0.1}$ \\"
@@ -183,7 +189,7 @@ def test_latex_has_the_papers_form():
 
 
 def test_latex_escapes_names_and_captions():
-    text = table_latex(FILES)
+    text = results_latex(FILES)
     assert r"\multicolumn{2}{c}{\textbf{a\_b\&c\%|d}}" in text
     assert r"\multicolumn{6}{c}{$\pi$ = 0.5} \\" in text
     assert r"at least 95 \% of the ID test examples" in text
@@ -196,7 +202,7 @@ def test_latex_compiles(tmp_path):
     if not found.stdout.strip():
         pytest.skip("needs the multirow package")
     packages = r"\usepackage{booktabs,graphicx,multirow}"
-    body = "\n".join(map(table_latex, TABLES))
+    body = "\n".join(map(results_latex, TABLES))
     text = rf"\documentclass{{article}}{packages}\begin{{document}}{body}\end{{document}}"
     (tmp_path / "page.tex").write_text(text, encoding="utf-8")
     command = ["pdflatex", "-no-shell-escape", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
@@ -205,7 +211,7 @@ def test_latex_compiles(tmp_path):
 
 
 def test_csv_has_a_line_for_each_number():
-    lines = list(csv.DictReader(tables_csv([TABLE, FILES]).splitlines()))
+    lines = list(csv.DictReader(results_csv([TABLE, FILES]).splitlines()))
     assert len(lines) == 4 + 10 + 3
     assert list(lines[4].values()) == [
         *(table_title(TABLE), "cifar10", "svhn", "honest", "with P_in and P_wild", "0.1", "woods", "svhn"),
@@ -219,7 +225,7 @@ def test_csv_has_a_line_for_each_number():
 
 @pytest.mark.parametrize("table", [TABLE, replace(TABLE, protocol="as_published"), FILES])
 def test_csv_has_both_fpr95_and_what_is_accepted_for_every_protocol(table):
-    lines = [line for line in csv.DictReader(tables_csv([table]).splitlines()) if line["method"] == "woods"]
+    lines = [line for line in csv.DictReader(results_csv([table]).splitlines()) if line["method"] == "woods"]
     first = lines[0]["set"]
     assert [(line["metric"], line["mean"]) for line in lines if line["set"] == first] == [
         ("fpr95", "12.3440"),
