@@ -14,6 +14,8 @@ from wildood.experiments.decisions import Decisions
 from wildood.experiments.promise_check import check_on_known, check_on_traffic
 from wildood.report.inspection import inspected
 
+pytestmark = pytest.mark.slow  # thousands of draws
+
 ALPHA = 0.1
 
 
