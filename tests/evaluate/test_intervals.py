@@ -113,6 +113,7 @@ def test_the_limits_of_a_mean_of_fprs_add_up_like_independent_errors():
     assert both == pytest.approx((0, (1 - 0.025 ** (1 / 40)) / np.sqrt(2)))
 
 
+@pytest.mark.slow
 def test_intervals_of_a_small_fpr_miss_it_no_more_often_than_stated():
     """FPR95 is 1 % and 60 OOD examples are drawn: more than half of all draws accept none, where the bootstrap says 0."""
     rng, held, alone = np.random.default_rng(1), 0, 0

@@ -91,6 +91,7 @@ def test_bound_by_hand_for_one_id_example():
     assert (1 - found.bound**4) / (4 * (1 - found.bound)) == pytest.approx(0.3)
 
 
+@pytest.mark.slow
 def test_median_bound_is_far_above_that_of_uniform_bands():
     rng = np.random.default_rng(0)
     for pi, least, uniform in ((0.1, 0.075, 0.065), (0.03, 0.014, 0.001)):

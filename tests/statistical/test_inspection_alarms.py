@@ -13,6 +13,8 @@ from wildood.evaluate.thresholds import conformal_threshold, thresholds_by_class
 from wildood.experiments.evaluation import Decisions, check_on_known, check_on_traffic
 from wildood.report.inspection import inspect_traffic
 
+pytestmark = pytest.mark.slow  # thousands of draws
+
 ALPHA = 0.1
 
 

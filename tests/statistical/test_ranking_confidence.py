@@ -6,6 +6,8 @@ from scipy import stats
 
 from wildood.evaluate.ranking import Candidate, rank_candidates
 
+pytestmark = pytest.mark.slow  # thousands of draws
+
 ALPHA = 0.1
 
 

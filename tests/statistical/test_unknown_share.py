@@ -10,6 +10,8 @@ from wildood.evaluate import mixture
 from wildood.evaluate.mixture import _Evidence, fpr_by_share, share_p_value, unknown_share
 from wildood.evaluate.thresholds import conformal_threshold
 
+pytestmark = pytest.mark.slow  # thousands of draws
+
 
 @pytest.fixture(autouse=True)
 def remembered(monkeypatch):
