@@ -83,10 +83,10 @@ def run_all(
     if not waiting:
         return []
     pool = LocalPool(store.root, root, min(workers, len(waiting)), processors() // workers, own)
-    return work_off(waiting, store, pool, on_end)
+    return run_on_pool(waiting, store, pool, on_end)
 
 
-def work_off(waiting: dict[str, Experiment], store: RunStore, pool: Pool, on_end: OnEnd) -> list[Result | Failure]:
+def run_on_pool(waiting: dict[str, Experiment], store: RunStore, pool: Pool, on_end: OnEnd) -> list[Result | Failure]:
     """Do these runs on a pool; those that other processes are at are tried again, since one of these may be killed."""
     ended: list[Result | Failure] = []
     elsewhere: list[Experiment] = []

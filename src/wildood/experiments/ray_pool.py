@@ -23,7 +23,7 @@ from wildood.data.files import data_root
 from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.own_methods import register
-from wildood.experiments.pool import STOP_SECONDS, Finished, OnEnd, processors, work_off
+from wildood.experiments.pool import STOP_SECONDS, Finished, OnEnd, processors, run_on_pool
 from wildood.experiments.run import MOST_DEATHS, code_version, run
 from wildood.experiments.store import Failure, Result, RunStore
 from wildood.train.progress import logger
@@ -193,7 +193,7 @@ def run_on_ray(
     with _marker(store.root) as marker, connected(address, cpus, gpus) as ray:
         paths = store.root.absolute(), data_root(root).absolute(), marker
         task = _Task(*paths, version=__version__, cpus=cpus, gpus=gpus, own=tuple(own))
-        return work_off(waiting, store, RayPool(ray, store, task), on_end)
+        return run_on_pool(waiting, store, RayPool(ray, store, task), on_end)
 
 
 class RayPool:
