@@ -145,7 +145,7 @@ def test_fit_with_an_auto_schedule_ends_by_itself():
     ],
 )
 def test_an_auto_schedule_without_wild_data_to_look_at_is_refused(settings):
-    with pytest.raises(InputError, match="but there is none: it takes a method that uses wild data, and keep='best'"):
+    with pytest.raises(InputError, match="but there is none: give a method that uses wild data and keep='best'"):
         wildood.fit(MLP(2, 2), **data(), schedule="auto", verbose=False, **settings)
     with pytest.raises(InputError, match="but there is none"):
         wildood.pretrain(MLP(2, 2), data()["labelled"], schedule="auto", verbose=False)
