@@ -14,7 +14,7 @@ from wildood.data.validation import labelled_source
 from wildood.detect.promise import Promise
 from wildood.detect.split import split_for_fit
 from wildood.evaluate.metrics import accuracy, fpr_at_tpr, rejection_rate
-from wildood.methods.cross_entropy import CrossEntropyObjective
+from wildood.methods.objective import CrossEntropyObjective
 from wildood.models.classifier import Classifier
 from wildood.models.small import MLP, SmallCNN
 from wildood.train.loop import Training

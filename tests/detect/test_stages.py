@@ -14,8 +14,7 @@ import torch
 
 import wildood
 from wildood.data.files import load_state
-from wildood.methods.cross_entropy import CrossEntropyObjective
-from wildood.methods.objective import stages_of
+from wildood.methods.objective import CrossEntropyObjective, stages_of
 from wildood.models.small import MLP
 from wildood.scores.max_softmax import MaxSoftmax
 from wildood.train.history import read_rows

@@ -8,8 +8,8 @@ from torch import nn
 
 from wildood import Schedule
 from wildood.data.files import dump_state, load_state
-from wildood.methods.cross_entropy import CrossEntropyObjective
 from wildood.methods.csi import Lars
+from wildood.methods.objective import CrossEntropyObjective
 from wildood.models.classifier import Classifier
 
 DECAY, LR, MOMENTUM = 0.1, 0.5, 0.9

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from wildood.methods.cross_entropy import CrossEntropyObjective
+from wildood.methods.objective import CrossEntropyObjective
 from wildood.models.classifier import Classifier
 from wildood.models.features import FeatureTap
 from wildood.train import distributed as batch_norm

@@ -13,8 +13,7 @@ from wildood import Schedule, TrainingError, Woods
 from wildood.data.sampling import ShuffledCycle, generator
 from wildood.data.sources import ArraySource
 from wildood.data.wild import WildMixture, WildPool
-from wildood.methods.cross_entropy import CrossEntropyObjective
-from wildood.methods.objective import Start
+from wildood.methods.objective import CrossEntropyObjective, Start
 from wildood.models.classifier import Classifier
 from wildood.train.callbacks import Callback, CallOnEpoch
 from wildood.train.checkpoint import Checkpoint, RunDirectory

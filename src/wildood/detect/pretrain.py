@@ -23,7 +23,7 @@ from wildood.detect.checks import (
 from wildood.detect.detector import Example
 from wildood.detect.split import subsample
 from wildood.evaluate.binomial import binomial_cdf
-from wildood.methods.cross_entropy import CrossEntropyObjective
+from wildood.methods.objective import CrossEntropyObjective
 from wildood.methods.schedule import Schedule
 from wildood.models.classifier import Classifier, evaluating, forward_all
 from wildood.settings import check_callable, check_flag, optional

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wildood.data.sources import Source
 from wildood.methods.schedule import Schedule
 from wildood.models.classifier import Classifier, Outputs
 from wildood.models.moments import Moments
+from wildood.scores.energy import EnergyScore
 from wildood.scores.score import Score
 
 
@@ -179,6 +181,23 @@ class Objective(nn.Module):
         if features is None:
             return Outputs(logits[:count]), Outputs(logits[count:])
         return Outputs(logits[:count], features[:count]), Outputs(logits[count:], features[count:])
+
+
+class CrossEntropyObjective(Objective):
+    """Mean cross-entropy of the labelled examples, without constraints and without wild data: what `pretrain` minimises.
+
+    >>> objective = CrossEntropyObjective(Classifier(torch.nn.Linear(2, 4)))
+    >>> objective(Batch(torch.zeros(3, 2), torch.tensor([0, 1, 2]))).constraints
+    {}
+    """
+
+    def __init__(self, classifier: Classifier) -> None:
+        super().__init__(classifier, EnergyScore())
+
+    def forward(self, batch: Batch) -> Terms:
+        """The mean loss of the batch."""
+        labelled, _ = self.outputs(batch)
+        return Terms(F.cross_entropy(labelled.logits, batch.labels), {})
 
 
 class Stage(Protocol):

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -100,24 +101,16 @@ class SelectEpoch(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The choice so far, and the weights that are kept."""
-        correct, accepted = self.selection.start_correct, self.selection.least_accepted
-        return {
-            "kept": self.kept,
-            "selection": {
-                "seen": self.selection.seen,
-                "kept": self.selection.kept,
-                "start_correct": None if correct is None else torch.from_numpy(correct),
-                "least_accepted": None if accepted is None else torch.from_numpy(accepted),
-            },
-            "stopping": asdict(self.stopping),
-            "weights": self.weights,
+        selection = {
+            name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+            for name, value in self.selection.state_dict().items()
         }
+        return {"kept": self.kept, "selection": selection, "stopping": asdict(self.stopping), "weights": self.weights}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
-        self.kept, self.weights, saved = state["kept"], state["weights"], state["selection"]
+        self.kept, self.weights = state["kept"], state["weights"]
         self.stopping = EarlyStopping(**state["stopping"])
-        self.selection.seen, self.selection.kept = saved["seen"], saved["kept"]
-        if saved["start_correct"] is not None:
-            self.selection.start_correct = saved["start_correct"].numpy()
-            self.selection.least_accepted = saved["least_accepted"].numpy()
+        self.selection.load_state_dict(
+            {name: value.numpy() if isinstance(value, Tensor) else value for name, value in state["selection"].items()}
+        )

@@ -66,7 +66,7 @@ class Clip:
 def gradient_transforms(objective: Objective, schedule: Schedule) -> list[Transform]:
     """What is done to the gradient in each step, in order.
 
-    >>> from wildood.methods.cross_entropy import CrossEntropyObjective
+    >>> from wildood.methods.objective import CrossEntropyObjective
     >>> from wildood.models.classifier import Classifier
     >>> [type(each).__name__ for each in gradient_transforms(CrossEntropyObjective(Classifier(nn.Linear(2, 3))), Schedule())]
     ['Clip']
