@@ -1,6 +1,7 @@
 import hashlib
 import os
 import re
+import runpy
 import signal
 import socket
 import subprocess
@@ -13,12 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from wildood.data.named_sets import Download
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.pool import using_threads
 from wildood.experiments.ray_pool import connected
 from wildood.methods.schedule import Schedule
+from wildood.train import checkpoint
 
 
 @pytest.fixture(scope="session")
@@ -96,6 +99,20 @@ def cluster():
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, int(port)), 1)
     assert traces() == before
+
+
+@pytest.fixture(scope="session")
+def run_here():
+    """A function that runs a program in this process, with one thread: another process would import torch once more."""
+
+    def run(program, *words):
+        with pytest.MonkeyPatch.context() as patch, using_threads(1):
+            patch.setattr(sys, "argv", [str(program), *map(str, words)])
+            patch.setattr(checkpoint, "SECONDS", checkpoint.SECONDS)  # which programs change
+            with torch.random.fork_rng():
+                runpy.run_path(str(program))
+
+    return run
 
 
 @pytest.fixture

@@ -20,6 +20,9 @@ SETTINGS = ["--batch", "32", "--alpha", "0.1", "--epochs", "14", "--model", "own
 TIMES = {"images_per_second", "seconds_left"}
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture
 def place(tmp_path):
     rng = np.random.default_rng(0)

@@ -175,15 +175,16 @@ def outcome(run):
     return weights.read_bytes(), [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
 
 
-def test_csi_killed_in_each_stage_resumes_to_the_same_bits(tmp_path):
+@pytest.mark.slow
+def test_csi_killed_in_each_stage_resumes_to_the_same_bits(tmp_path, run_here):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert begin(whole).wait() == 0
+    run_here(PROGRAM, whole, 0.0)
     assert 0 < killed_after(killed, stage=1, rows=3) < 20
     assert not (killed / "stage-2").exists()
     step = killed_after(killed, stage=2, rows=3)
     assert 0 < step < 10
     first = (killed / "stage-1" / "checkpoint.safetensors").stat().st_mtime_ns
-    assert begin(killed).wait() == 0
+    run_here(PROGRAM, killed, 0.0)
     assert (killed / "stage-1" / "checkpoint.safetensors").stat().st_mtime_ns == first  # it was not trained again
     assert outcome(killed) == outcome(whole)
     assert len(outcome(whole)[1]) == 12

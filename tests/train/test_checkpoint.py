@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -63,27 +64,47 @@ def stamp(run_dir: Path) -> int:
     return checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
 
 
-@pytest.mark.parametrize("method", ["Woods", "WoodsAlt"])
-def test_killed_run_resumes_to_the_same_bits(tmp_path, method):
-    assert start(tmp_path / "whole", method).wait() == 0
-    killed, steps = tmp_path / "killed", []
-    for rows in (2, 5, 9):
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, run_here):
+    """A function of a method: the result of its run without any interruption."""
+
+    @cache
+    def of(method):
+        place = tmp_path_factory.mktemp("whole") / method
+        run_here(PROGRAM, place, "often", 0.0, method)
+        return result(place)
+
+    return of
+
+
+def assert_same(found, expected):
+    (weights, rows), (expected_weights, expected_rows) = found, expected
+    assert np.array_equal(weights, expected_weights)
+    assert rows == expected_rows
+    assert len(rows) == 13
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "kills"), [("Woods", (5,)), pytest.param("WoodsAlt", (2, 5, 9), marks=pytest.mark.campaign)]
+)
+def test_killed_run_resumes_to_the_same_bits(tmp_path, whole, run_here, method, kills):
+    killed, steps = tmp_path / "killed", [0]
+    for rows in kills:
         process = start(killed, method, pause=0.2)
         wait_for_rows(killed, rows)
         process.kill()
         assert process.wait() == -signal.SIGKILL
         steps.append(saved_step(killed))
-    assert 0 < steps[0] < steps[1] < steps[2] < 48
-    assert start(killed, method).wait() == 0
-    (weights, rows), (weights_again, rows_again) = result(tmp_path / "whole"), result(killed)
-    assert np.array_equal(weights, weights_again)
-    assert rows == rows_again
-    assert len(rows) == 13
+    assert sorted(set(steps)) == steps
+    assert steps[-1] < 48
+    run_here(PROGRAM, killed, "often", 0.0, method)
+    assert_same(result(killed), whole(method))
 
 
-def test_kills_at_any_moment_leave_a_run_that_ends_with_the_same_bits(tmp_path):
+@pytest.mark.campaign
+def test_kills_at_any_moment_leave_a_run_that_ends_with_the_same_bits(tmp_path, whole, run_here):
     """After delays drawn at random: in a step, between two, in the middle of writing a checkpoint."""
-    assert start(tmp_path / "whole", "Woods").wait() == 0
     killed, rng = tmp_path / "killed", np.random.default_rng(0)
     for _ in range(6):
         before, process = stamp(killed), start(killed, "Woods", pause=0.02)
@@ -92,15 +113,14 @@ def test_kills_at_any_moment_leave_a_run_that_ends_with_the_same_bits(tmp_path):
         process.kill()
         process.wait()
         assert saved_step(killed) > 0
-    assert start(killed, "Woods").wait() == 0
-    assert np.array_equal(result(tmp_path / "whole")[0], result(killed)[0])
-    assert result(tmp_path / "whole")[1] == result(killed)[1]
+    run_here(PROGRAM, killed, "often", 0.0, "Woods")
+    assert_same(result(killed), whole("Woods"))
     assert not list(killed.glob(".*.part"))
 
 
-def test_a_run_stopped_with_ctrl_c_goes_on_from_the_step_where_it_was(tmp_path):
+@pytest.mark.slow
+def test_a_run_stopped_with_ctrl_c_goes_on_from_the_step_where_it_was(tmp_path, whole, run_here):
     """Without a checkpoint every ten seconds: the one that is there is the one that Ctrl-C wrote."""
-    assert start(tmp_path / "whole", "Woods", often="seldom").wait() == 0
     stopped = tmp_path / "stopped"
     process = start(stopped, "Woods", often="seldom", pause=0.3)
     wait_for_rows(stopped, 4)
@@ -109,17 +129,16 @@ def test_a_run_stopped_with_ctrl_c_goes_on_from_the_step_where_it_was(tmp_path):
     assert process.wait() == -signal.SIGINT
     step, rows = saved_step(stopped), read_rows(stopped / "history.jsonl")
     assert step - 4 < rows[-1]["step"] <= step
-    assert start(stopped, "Woods", often="seldom").wait() == 0
-    assert np.array_equal(result(tmp_path / "whole")[0], result(stopped)[0])
-    assert result(tmp_path / "whole")[1] == result(stopped)[1]
+    run_here(PROGRAM, stopped, "seldom", 0.0, "Woods")
+    assert_same(result(stopped), whole("Woods"))
     assert read_rows(stopped / "history.jsonl")[: len(rows)] == rows  # their times, too: none was trained again
 
 
-def test_a_finished_run_called_again_gives_the_same_detector_without_training(tmp_path):
-    assert start(tmp_path / "run", "Woods", often="seldom").wait() == 0
+def test_a_finished_run_called_again_gives_the_same_detector_without_training(tmp_path, run_here):
+    run_here(PROGRAM, tmp_path / "run", "seldom", 0.0, "Woods")
     weights, rows = result(tmp_path / "run")
     before = (tmp_path / "run" / "checkpoint.safetensors").stat().st_mtime_ns
-    assert start(tmp_path / "run", "Woods", often="seldom").wait() == 0
+    run_here(PROGRAM, tmp_path / "run", "seldom", 0.0, "Woods")
     assert (tmp_path / "run" / "checkpoint.safetensors").stat().st_mtime_ns == before
     assert np.array_equal(weights, result(tmp_path / "run")[0])
     assert rows == result(tmp_path / "run")[1]
