@@ -4,7 +4,7 @@
     python benchmarks/golden.py --out after.json --texts after --compare before.json
 
 Only the public names and the command line are used. On one machine, a name whose hash differs has another result; the texts
-behind the hashes can be compared by diff. Weights count bit by bit, other numbers to nine digits. Times, versions, paths, and
+behind the hashes can be compared by diff. Weights count bit by bit, other numbers to nine digits. Times, versions, paths and
 hashes of settings are masked.
 """
 
