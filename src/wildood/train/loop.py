@@ -98,16 +98,16 @@ class Training:
         for group in self.optimiser.param_groups:
             group["lr"] = self.schedule.lr_at(self.steps, self.per_epoch, self.total)
         terms: Terms = self.terms(self.batches.draw(), self.steps)
-        lagrangian = self.lagrangian(terms)
+        lagrangian = self.lagrangian(terms)  # line 4
         self._check(lagrangian)
         self.optimiser.zero_grad(set_to_none=True)
         lagrangian.backward()  # type: ignore[no-untyped-call]
         for transform in self.transforms:
             transform()
-        self.optimiser.step()
+        self.optimiser.step()  # line 5
         constraints = {name: c.detach() for name, c in terms.constraints.items()}
-        if self.schedule.duals == "step":  # instead of once per epoch
-            self.lagrangian.ascend(constraints)
+        if self.schedule.duals == "step":
+            self.lagrangian.ascend(constraints)  # line 7, in each step instead of each epoch
         self.epoch_loss = self.epoch_loss + terms.loss.detach()
         self.epoch_constraints.add(constraints, 1)
         self.steps += 1
@@ -118,8 +118,8 @@ class Training:
         constraints = self.epoch_constraints.means()
         if self.schedule.duals == "epoch":
             constraints = full_constraints(self.objective, self.labelled)
-            self.lagrangian.ascend(constraints)
-        self.lagrangian.grow(constraints)
+            self.lagrangian.ascend(constraints)  # line 7
+        self.lagrangian.grow(constraints)  # lines 8 to 13
         loss = float(self.epoch_loss) / self.epoch_constraints.count
         self.epoch_loss, self.epoch_constraints = torch.zeros(()), MeanConstraints()
         self._end_row(
