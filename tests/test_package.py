@@ -117,6 +117,7 @@ def source_tree(destination):
     return destination
 
 
+@pytest.mark.slow
 def test_wheel_works_in_a_new_environment_without_the_repository(tmp_path):
     tree = tmp_path / "tree"
     tree.mkdir()

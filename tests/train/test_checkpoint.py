@@ -134,6 +134,7 @@ def test_a_run_stopped_with_ctrl_c_goes_on_from_the_step_where_it_was(tmp_path, 
     assert read_rows(stopped / "history.jsonl")[: len(rows)] == rows  # their times, too: none was trained again
 
 
+@pytest.mark.slow
 def test_a_finished_run_called_again_gives_the_same_detector_without_training(tmp_path, run_here):
     run_here(PROGRAM, tmp_path / "run", "seldom", 0.0, "Woods")
     weights, rows = result(tmp_path / "run")

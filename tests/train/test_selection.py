@@ -127,6 +127,7 @@ def data():
     return {"labelled": known(300), "wild": np.concatenate([known(250)[0], unknown]), "holdout": known(200)}
 
 
+@pytest.mark.slow
 def test_fit_with_an_auto_schedule_ends_by_itself():
     model = wildood.pretrain(MLP(2, 2), data()["labelled"], schedule=Schedule(epochs=5), verbose=False)
     detector = wildood.fit(model, **data(), schedule="auto", verbose=False)
