@@ -14,10 +14,18 @@ from PIL import Image
 from scipy.io import savemat
 
 from wildood.data import catalog
-from wildood.data.catalog import _read_array, _read_cifar, _read_cifar_classes, _read_svhn, is_named_set, open_set
+from wildood.data.catalog import (
+    SETS,
+    _read_array,
+    _read_cifar,
+    _read_cifar_classes,
+    _read_svhn,
+    is_named_set,
+    open_set,
+    sets_table,
+)
 from wildood.data.files import data_root
 from wildood.data.images import Images
-from wildood.data.named_sets import SETS, sets_table
 from wildood.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -222,7 +230,7 @@ def test_digits_are_as_scikit_learn_has_them():
 
 def test_digits_without_scikit_learn_say_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    monkeypatch.setattr("wildood.data.named_sets.find_spec", lambda _: None)
+    monkeypatch.setattr("wildood.data.catalog.find_spec", lambda _: None)
     with pytest.raises(InputError, match="inside scikit-learn: pip install scikit-learn"):
         open_set("digits")
 

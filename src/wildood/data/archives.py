@@ -20,10 +20,18 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wildood.data import array_files
-from wildood.data.array_files import names_arrays, open_arrays, place_and_names
-from wildood.data.files import open_plain
-from wildood.data.folders import listing_of
+from wildood.data.files import DAMAGED_ARRAY, open_plain
+from wildood.data.folders import (
+    X_NAMES,
+    listing_of,
+    name_in,
+    names_arrays,
+    no_arrays,
+    not_read,
+    open_arrays,
+    place_and_names,
+    too_large,
+)
 from wildood.data.image_cache import Listed, Listing, in_order
 from wildood.data.images import Broken, Decoded, Framing, decode, pillow_kept_quiet
 from wildood.data.sources import memory_of
@@ -276,7 +284,7 @@ class ArrayStream:
         read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         self.shape, fortran, self._dtype = read_header(file)
         if self._dtype.hasobject:
-            raise array_files.no_arrays(where)
+            raise no_arrays(where)
         if not self.shape:
             raise InputError(f"{where} holds a single number: give at least one example, along the first axis")
         self.row_bytes = self._dtype.itemsize * prod(self.shape[1:])
@@ -296,9 +304,9 @@ class ArrayStream:
             if len(content) == count * self.row_bytes:
                 return np.frombuffer(content, self._dtype).reshape(count, *self.shape[1:])
         except MemoryError as error:
-            raise array_files.too_large(self._where) from error
-        except (OSError, *array_files.DAMAGED) as error:
-            raise array_files.no_arrays(self._where) from error
+            raise too_large(self._where) from error
+        except (OSError, *DAMAGED_ARRAY) as error:
+            raise no_arrays(self._where) from error
         raise InputError(f"{self._where} ends in the middle of an array: give the whole of it")
 
 
@@ -321,17 +329,17 @@ def open_stream(text: str) -> Iterator[ArrayStream]:
             if magic.startswith(b"PK"):
                 archive = stack.enter_context(zipfile.ZipFile(_seekable(file, magic, stack)))
                 arrays = [name.removesuffix(".npy") for name in archive.namelist()]
-                wanted = names[:1] or (arrays if len(arrays) == 1 else array_files.X_NAMES)
-                name = array_files.name_in(arrays, wanted, place, text)
+                wanted = names[:1] or (arrays if len(arrays) == 1 else X_NAMES)
+                name = name_in(arrays, wanted, place, text)
                 file = stack.enter_context(archive.open(f"{name}.npy"))
                 magic = file.read(_MAGIC)
             stream = ArrayStream(file, magic, text)
         except InputError:
             raise
         except OSError as error:
-            raise array_files.not_read(place, error) from error
-        except array_files.DAMAGED as error:
-            raise array_files.no_arrays(place) from error
+            raise not_read(place, error) from error
+        except DAMAGED_ARRAY as error:
+            raise no_arrays(place) from error
         yield stream
 
 

@@ -21,8 +21,8 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
+from wildood.data.catalog import IN_SCIKIT_LEARN, Download, NamedSet, SetPart
 from wildood.data.files import locked, write_atomically
-from wildood.data.named_sets import IN_SCIKIT_LEARN, Download, NamedSet, SetPart
 from wildood.data.schema import Count, Limit, SchemaError, parse
 from wildood.errors import InputError, WildoodError
 
@@ -54,7 +54,7 @@ def obtain(named: NamedSet, root: Path, part: SetPart | None = None, *, keep: bo
         part: of the set.
         keep: whether archives are kept after they are unpacked.
 
-    >>> from wildood.data.named_sets import SETS
+    >>> from wildood.data.catalog import SETS
     >>> obtain(SETS["digits"], Path("nowhere"))  # nothing to do
     """
     parts = [part] if part else [part for part in named.parts if not part.on_request]

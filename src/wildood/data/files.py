@@ -4,12 +4,17 @@ import hashlib
 import io
 import json
 import logging
+import lzma
 import os
 import platform
 import re
 import stat
+import struct
 import sys
 import time
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,6 +33,10 @@ if TYPE_CHECKING:  # `wildood data list` starts without torch
     from torch import Tensor
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
+DAMAGED_ARRAY = (  # what numpy and zipfile raise for damaged files
+    *(ValueError, TypeError, KeyError, EOFError, RuntimeError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError),
+)
 _LOGGER = logging.getLogger("wildood")
 
 

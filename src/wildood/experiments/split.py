@@ -10,12 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from wildood.data.catalog import open_set
+from wildood.data.catalog import find_set, open_set
 from wildood.data.files import data_root
 from wildood.data.folders import open_images
 from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
-from wildood.data.named_sets import find_set
 from wildood.data.sources import Part, Source
 from wildood.data.validation import unlabelled_source
 from wildood.data.wild import WildMixture
