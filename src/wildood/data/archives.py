@@ -54,20 +54,13 @@ class ShardExamples(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """Consecutive examples of an archive.
+    """Consecutive examples of an archive."""
 
-    Attributes:
-        first: the index of the first example, or of its file, in the archive.
-        count: how many examples, or files, there are.
-        fingerprint: a hash that changes with the examples, where it can be had without decoding them.
-        path: the file or directory that the examples are read from, if any; a Ray worker must see it.
-    """
-
-    first: int
-    count: int
+    first: int  # the index of the first example, or of its file, in the archive
+    count: int  # how many examples, or files, there are
     _: KW_ONLY
-    fingerprint: str = ""
-    path: Path | None = None
+    fingerprint: str = ""  # a hash that changes with the examples, where it can be had without decoding them
+    path: Path | None = None  # the file or directory that the examples are read from, if any; a Ray worker must see it
 
     def read(self, threads: int) -> ShardExamples:
         """Read and check the examples."""
@@ -76,11 +69,7 @@ class Shard:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ArrayShard(Shard):
-    """Rows in memory.
-
-    >>> ArrayShard(7, 3, rows=np.zeros((3, 2))).read(1).names
-    range(7, 10)
-    """
+    """Rows in memory."""
 
     rows: NDArray[Any]
     names: Sequence[str] = ()
@@ -173,32 +162,17 @@ class ImageShard(Shard):
 
 @dataclass(frozen=True)
 class Archive:
-    """Examples to be scored in one pass.
+    """Examples to be scored in one pass."""
 
-    Attributes:
-        where: what the user named.
-        identity: a text that changes with the examples, as far as it can be had without reading them.
-        count: how many examples there are, if known.
-        shards: the examples, in their order.
-    """
-
-    where: str
-    identity: str
-    count: int | None
-    shards: Iterator[Shard]
+    where: str  # what the user named
+    identity: str  # a text that changes with the examples, as far as it can be had without reading them
+    count: int | None  # how many examples there are, if known
+    shards: Iterator[Shard]  # the examples, in their order
 
 
 @contextmanager
 def open_archive(text: str, framing: Framing, *, skip_broken: bool = False) -> Iterator[Archive]:
-    """The examples of a path, or of standard input (-), in the order of `open_images`.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     np.save(f"{place}/a.npy", np.zeros((5000, 3)))
-    ...     with open_archive(f"{place}/a.npy", Framing()) as archive:
-    ...         archive.count, [(shard.first, shard.count) for shard in archive.shards]
-    (5000, [(0, 4096), (4096, 904)])
-    """
+    """The examples of a path, or of standard input (-), in the order of `open_images`."""
     if not names_arrays(text):
         listing = listing_of(text)
         identity = f"{os.path.realpath(listing.place)} {framing}"
@@ -213,11 +187,7 @@ def open_archive(text: str, framing: Framing, *, skip_broken: bool = False) -> I
 
 
 def array_archive(rows: NDArray[Any], names: Sequence[str], where: str, identity: str) -> Archive:
-    """The rows of an array in memory, such as a named set's.
-
-    >>> [shard.count for shard in array_archive(np.zeros((5000, 3)), (), "a set", "c0ffee").shards]
-    [4096, 904]
-    """
+    """The rows of an array in memory, such as a named set's."""
     size = shard_size(rows.nbytes // max(1, len(rows)))
     parts = ((first, rows[first : first + size]) for first in range(0, len(rows), size))
     shards = (ArrayShard(first, len(part), rows=part, names=names[first : first + size]) for first, part in parts)
@@ -312,15 +282,7 @@ class ArrayStream:
 
 @contextmanager
 def open_stream(text: str) -> Iterator[ArrayStream]:
-    """The inputs that FILE.npz, FILE.npz:x or - names, to be read row by row.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     np.savez(f"{place}/a.npz", x=np.zeros((3, 2)))
-    ...     with open_stream(f"{place}/a.npz") as stream:
-    ...         [rows.shape for rows in stream.rows(2)]
-    [(2, 2), (1, 2)]
-    """
+    """The inputs that FILE.npz, FILE.npz:x or - names, to be read row by row."""
     place, names = place_and_names(text)
     with ExitStack() as stack:
         try:

@@ -81,12 +81,7 @@ class NamedSet:
     labelled: bool = False
 
     def part(self, name: str) -> SetPart:
-        """The part of this name; the name may be empty if there is only one.
-
-        >>> NamedSet("a", "", "", "", "array", (SetPart("train", 2), SetPart("test", 1))).part("")
-        Traceback (most recent call last):
-        wildood.errors.InputError: a has several parts: give a:train or a:test
-        """
+        """The part of this name; the name may be empty if there is only one."""
         if not name and len(self.parts) == 1:
             return self.parts[0]
         for part in self.parts:
@@ -283,11 +278,7 @@ def find_set(text: str) -> tuple[NamedSet, str]:
 
 
 def readable_size(named: NamedSet) -> str:
-    """The size of a set's downloads, without the parts that are downloaded on request only.
-
-    >>> readable_size(SETS["svhn"]), readable_size(SETS["isun"]), readable_size(SETS["digits"])
-    ('246 MB', 'not stated', 'nothing')
-    """
+    """The size of a set's downloads, without the parts that are downloaded on request only."""
     left_out = {part.name for part in named.parts if part.on_request}
     sizes = [download.size for download in named.downloads if download.part not in left_out]
     known = [size for size in sizes if size is not None]
@@ -297,11 +288,7 @@ def readable_size(named: NamedSet) -> str:
 
 
 def sets_table() -> str:
-    """The named sets as the Markdown table of docs/data.md.
-
-    >>> print(sets_table().splitlines()[0])
-    | name | what it is | images | download | framed to 32 x 32 by | terms |
-    """
+    """The named sets as the Markdown table of docs/data.md."""
     rows = ["| name | what it is | images | download | framed to 32 x 32 by | terms |", "|---" * 6 + "|"]
     for named in SETS.values():
         parts = ", ".join(f"{part.name} {part.count:,}" for part in named.parts)
@@ -312,11 +299,7 @@ def sets_table() -> str:
 
 
 def is_named_set(text: str) -> bool:
-    """Whether a text names a set, with or without a part, rather than a file.
-
-    >>> is_named_set("svhn:test"), is_named_set("svhn.npz")
-    (True, False)
-    """
+    """Whether a text names a set, with or without a part, rather than a file."""
     return text.partition(":")[0] in SETS
 
 
@@ -372,7 +355,6 @@ def read_part(
 
 
 def _missing(named: NamedSet, part: SetPart, root: Path, *, is_default_root: bool) -> str:
-    """How to get a part that is not below the data root."""
     if named.kind == "digits":
         return IN_SCIKIT_LEARN
     full_name = f"{named.name}:{part.name}"

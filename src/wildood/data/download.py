@@ -47,15 +47,6 @@ def obtain(named: NamedSet, root: Path, part: SetPart | None = None, *, keep: bo
     """Download and unpack what is missing of a part of a set; without a part, of all parts that are not on request only.
 
     One process does so at a time; another one waits.
-
-    Args:
-        named: the set.
-        root: the data root.
-        part: of the set.
-        keep: whether archives are kept after they are unpacked.
-
-    >>> from wildood.data.catalog import SETS
-    >>> obtain(SETS["digits"], Path("nowhere"))  # nothing to do
     """
     parts = [part] if part else [part for part in named.parts if not part.on_request]
     if all(named.place(each, root) for each in parts):
@@ -92,21 +83,13 @@ def _obtain_file(named: NamedSet, file: Download, root: Path, *, keep: bool) -> 
 
 
 def kept_file(file: Download, named: NamedSet, root: Path) -> Path | None:
-    """The path of a downloaded file, or of an archive that was kept or placed by hand; None if there is none.
-
-    >>> kept_file(Download("", "a.mat"), NamedSet("a", "", "", "", "svhn", (), ("a", ".")), Path("nowhere")) is None
-    True
-    """
+    """The path of a downloaded file, or of an archive that was kept or placed by hand; None if there is none."""
     places = (DOWNLOADS, ".") if file.unpacked else named.places
     return next((root / place / file.file for place in places if (root / place / file.file).is_file()), None)
 
 
 def wrong_content(path: Path, file: Download, root: Path) -> str:
-    """How the checksum of a file differs from the published or the recorded one; empty if it does not.
-
-    >>> wrong_content(Path(__file__), Download("", "a.mat"), Path("nowhere"))  # no checksum is known
-    ''
-    """
+    """How the checksum of a file differs from the published or the recorded one; empty if it does not."""
     return _mismatch(_digests(path), _read_record(root, file.file), file.md5)
 
 
@@ -114,10 +97,6 @@ def download(url: str, target: Path, root: Path, md5: str | None = None) -> None
     """Download a file by way of FILE.part; an interrupted download continues at the next call.
 
     The sha256 of the file is recorded in the data root. If no md5 is published, later downloads must have that sha256.
-
-    >>> download("ftp://example.org/a.npy", Path("a.npy"), Path("."))
-    Traceback (most recent call last):
-    wildood.errors.InputError: ftp://example.org/a.npy: give a URL that begins with http:// or https://
     """
     _require_web(url)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -329,16 +308,6 @@ def unpack(archive: Path, target: Path, *, max_bytes: int, max_members: int) -> 
 
     Only plain files and directories are unpacked, without their owners and permissions. Links, devices, absolute paths and
     paths with .. are refused, and so are archives with more bytes or members than expected.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     archive, file = Path(place) / "a.tar.gz", Path(place) / "c.txt"
-    ...     _ = file.write_text("hello")
-    ...     with tarfile.open(archive, "w:gz") as tar:
-    ...         tar.add(file, "b/c.txt")
-    ...     unpack(archive, Path(place) / "a", max_bytes=100, max_members=10)
-    ...     (Path(place) / "a/b/c.txt").read_text()
-    'hello'
     """
     for leftover in target.parent.glob(f".{target.name}.*.unpacking"):  # of a killed process
         shutil.rmtree(leftover)

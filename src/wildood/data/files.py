@@ -41,11 +41,7 @@ _LOGGER = logging.getLogger("wildood")
 
 
 def data_root(path: str | Path | None = None) -> Path:
-    """The directory for downloads and caches: `path`, else the environment variable WILDOOD_DATA, else the user's cache.
-
-    >>> data_root("sets").as_posix()
-    'sets'
-    """
+    """The directory for downloads and caches: `path`, else the environment variable WILDOOD_DATA, else the user's cache."""
     if path is not None:
         return check_path(path, "the data root (cache=, root= or --data-root)")
     return Path(os.environ.get("WILDOOD_DATA") or user_cache_dir("wildood"))
@@ -56,25 +52,13 @@ def locked(path: Path, *, waiting: str | None = None, create: bool = True) -> It
     """Lock a file or a directory; yields False if another process holds the lock, or the file system has no locks.
 
     If `waiting` is a text, the lock is waited for, and the text is logged unless it is empty.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place, locked(Path(place) / "lock") as first:
-    ...     with locked(Path(place) / "lock") as second:
-    ...         first, second
-    (True, False)
     """
     with _opened_to_lock(path, create=create) as descriptor:
         yield descriptor is not None and bool(_lock(descriptor, waiting))
 
 
 def is_held(path: Path) -> bool:
-    """Whether another process holds the lock; False where the file system has no locks.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place, locked(Path(place) / "lock"):
-    ...     is_held(Path(place) / "lock"), is_held(Path(place) / "other")
-    (True, False)
-    """
+    """Whether another process holds the lock; False where the file system has no locks."""
     with _opened_to_lock(path, create=False) as descriptor:
         return descriptor is not None and _lock(descriptor) is False
 
@@ -121,14 +105,7 @@ class DamagedFileError(ValueError):
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file through a draft beside it: after a crash or a power failure it has the old content or the new.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     write_atomically(Path(place) / "a.txt", b"whole")
-    ...     (Path(place) / "a.txt").read_bytes(), len(list(Path(place).iterdir()))
-    (b'whole', 1)
-    """
+    """Write a file through a draft beside it: after a crash or a power failure it has the old content or the new."""
     if path.is_char_device():  # /dev/null and the like: they must not be replaced
         path.write_bytes(content)
         return
@@ -155,8 +132,6 @@ def remove_leftovers(directory: Path) -> None:
 
     Drafts of another machine must be a day old, because some network file systems do not share locks between machines. Where
     the file system has no locks, drafts stay.
-
-    >>> remove_leftovers(Path("nowhere"))
     """
     names: list[str] = []
     with suppress(OSError):
@@ -203,21 +178,12 @@ def write_array_file(path: Path, **arrays: np.ndarray[Any, Any]) -> None:
 
 
 def digest(content: bytes | memoryview) -> str:
-    """The SHA-256 checksum of some bytes.
-
-    >>> len(digest(b"x"))
-    64
-    """
+    """The SHA-256 checksum of some bytes."""
     return hashlib.sha256(content).hexdigest()
 
 
 def dump_tensors(tensors: dict[str, "Tensor"], metadata: dict[str, str] | None = None) -> bytes:
-    """Named tensors as a safetensors file; tensors that share memory are written separately.
-
-    >>> import torch
-    >>> load_tensors(dump_tensors({"a": torch.tensor([1, 2])}))
-    {'a': tensor([1, 2])}
-    """
+    """Named tensors as a safetensors file; tensors that share memory are written separately."""
     from safetensors.torch import save  # noqa: PLC0415 - imports torch
 
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
@@ -247,12 +213,7 @@ def dump_state(state: Any) -> bytes:
 
 
 def load_state(content: bytes) -> Any:
-    """What `dump_state` was given; a file that is not exactly what it wrote is refused.
-
-    >>> load_state(dump_state([1])[:-1])
-    Traceback (most recent call last):
-    wildood.data.files.DamagedFileError: not a whole safetensors file
-    """
+    """What `dump_state` was given; a file that is not exactly what it wrote is refused."""
     tensors = load_tensors(content)
     try:
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]

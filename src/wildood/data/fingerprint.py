@@ -222,11 +222,7 @@ def role_of(record: Mapping[str, Any], source: Source) -> str:
 
 
 def role_text(role: str) -> str:
-    """What examples were to a detector, as the end of a sentence about them; empty if they were nothing.
-
-    >>> role_text("wild"), role_text("threshold"), role_text("")
-    ("were the detector's wild data", "set the detector's threshold", '')
-    """
+    """What examples were to a detector, as the end of a sentence about them; empty if they were nothing."""
     return _ROLES.get(role, f"were the detector's {role} data") if role else ""
 
 

@@ -99,12 +99,7 @@ def _processors() -> int:
 
 
 def listing_of(path: str | Path) -> Listing:
-    """The files of a folder or a manifest.
-
-    >>> listing_of("")
-    Traceback (most recent call last):
-    wildood.errors.InputError: the path is empty: give a folder of pictures, a .csv or .jsonl manifest, or an .npy or ...
-    """
+    """The files of a folder or a manifest."""
     place = Path(path)
     if not str(path):
         raise InputError(f"the path is empty: {_ACCEPTED}")
@@ -316,7 +311,6 @@ class Manifest:
         """Nothing to log: a manifest ignores nothing."""
 
     def _rows(self) -> Iterator[_Row]:
-        """Every row, checked."""
         read = _csv_rows if self.place.suffix.lower() == ".csv" else _json_rows
         try:
             # utf-8-sig: spreadsheets begin a file with a byte order mark.
@@ -388,11 +382,7 @@ def _json_rows(file: Any, place: Path) -> Iterator[_Row]:
 
 
 def names_arrays(text: str) -> bool:
-    """Whether a text names a file of arrays.
-
-    >>> [names_arrays(text) for text in ("a.npy", "a.npz:x,y", "-", "photos", "photos.csv")]
-    [True, True, True, False, False]
-    """
+    """Whether a text names a file of arrays."""
     return _FILE_AND_NAMES.fullmatch(text) is not None
 
 
@@ -401,12 +391,6 @@ def open_arrays(text: str) -> Images:
 
     The arrays of an .npz file are named behind a colon, or have usual names (x and y, images and labels). An array
     `classes` beside them names the classes, in the order of the labels.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     np.savez(f"{place}/a.npz", features=np.zeros((3, 2)), labels=np.array([0, 1, 1]))
-    ...     open_arrays(f"{place}/a.npz").labels
-    array([0, 1, 1])
     """
     place, names = place_and_names(text)
     with _arrays_of(place) as arrays:
@@ -432,11 +416,7 @@ def open_arrays(text: str) -> Images:
 
 
 def place_and_names(text: str) -> tuple[str, tuple[str, ...]]:
-    """The file of a text, and the names of arrays behind a colon.
-
-    >>> place_and_names("a.npz:x,y"), place_and_names("-")
-    (('a.npz', ('x', 'y')), ('-', ()))
-    """
+    """The file of a text, and the names of arrays behind a colon."""
     match = _FILE_AND_NAMES.fullmatch(text)
     if match is None or match[2] is None or Path(text).exists():
         return text, ()
@@ -477,11 +457,7 @@ def _pick(arrays: Mapping[str, Array], names: Sequence[str], place: str, text: s
 
 
 def name_in(stored: Sequence[str], names: Sequence[str], place: str, text: str) -> str:
-    """The first of some names that is the name of a stored array.
-
-    >>> name_in(["y", "images"], X_NAMES, "a.npz", "a.npz")
-    'images'
-    """
+    """The first of some names that is the name of a stored array."""
     for name in names:
         if name in stored:
             return name

@@ -45,11 +45,7 @@ _LOGGER = logging.getLogger("wildood")
 
 
 class Listed(NamedTuple):
-    """A file that should hold an image, and the state of the file.
-
-    >>> Listed("cat/1.png", 68, 1700000000000000000, 1700000000000000000, 0).index_prefix()
-    '["cat/1.png", 68, 1700000000000000000, 1700000000000000000, 0, '
-    """
+    """A file that should hold an image, and the state of the file."""
 
     name: str
     size: int  # -1: missing, or not a plain file
@@ -88,17 +84,7 @@ class Listing(Protocol):
 
 
 def open_cached(listing: Listing, framing: Framing, root: Path, *, skip_broken: bool, workers: int) -> Images:
-    """The images of a listing, from the cache below `root`; the cache is built or updated if files are new or changed.
-
-    >>> import tempfile
-    >>> from PIL import Image
-    >>> from wildood.data.folders import Folder
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     Image.new("RGB", (4, 4)).save(f"{place}/a.png")
-    ...     images = open_cached(Folder(Path(place)), Framing(), Path(place) / ".cache", skip_broken=False, workers=1)
-    ...     images.examples.shape, images.names[0]
-    ((1, 4, 4, 3), 'a.png')
-    """
+    """The images of a listing, from the cache below `root`; the cache is built or updated if files are new or changed."""
     source = json.dumps({"format": _FORMAT, "place": os.path.realpath(listing.place), **asdict(framing)})
     place = root / "decoded" / hashlib.blake2b(source.encode(), digest_size=16).hexdigest()
     try:
@@ -160,23 +146,14 @@ BrokenFile = tuple[Count, str, str, bool]  # line in the index, name, reason, an
 
 @dataclass(frozen=True)
 class CacheRecord:
-    """The content of about.json.
+    """The content of about.json."""
 
-    Attributes:
-        source: the files and their framing, as JSON.
-        shape: of the examples.
-        sizes: of the other files of the cache, in bytes.
-        hashes: of the index and the labels; to hash the examples would be to read them all.
-        broken: the files without an example.
-        content: a hash of the files' contents, their labels and the shape of the examples.
-    """
-
-    source: str
-    shape: tuple[int, ...]
-    sizes: dict[str, int]
-    hashes: dict[str, str]
-    broken: list[BrokenFile]
-    content: str
+    source: str  # the files and their framing, as JSON
+    shape: tuple[int, ...]  # of the examples
+    sizes: dict[str, int]  # of the other files of the cache, in bytes
+    hashes: dict[str, str]  # of the index and the labels; to hash the examples would be to read them all
+    broken: list[BrokenFile]  # the files without an example
+    content: str  # a hash of the files' contents, their labels and the shape of the examples
 
 
 class Index:
@@ -226,11 +203,7 @@ def _hash(row: Sequence[Any]) -> int:
 
 
 def index_line(listed: Listed, outcome: Outcome) -> str:
-    """The line of a file in an index.
-
-    >>> index_line(Listed("a.png", 0, 5, 6, None), Broken("is empty"))
-    '["a.png", 0, 5, 6, null, null, "is empty", false]'
-    """
+    """The line of a file in an index."""
     fields = [outcome.digest] if isinstance(outcome, Decoded) else [None, outcome.reason, outcome.unread]
     return listed.index_prefix() + json.dumps(fields)[1:]
 
@@ -392,12 +365,7 @@ def _write_listing(listing: Listing, path: Path) -> int:
 def in_order(
     files: Iterable[Listed], work: Callable[[Listed], Outcome], workers: int
 ) -> Generator[tuple[Listed, Outcome], None, None]:
-    """Each file with its outcome, in the order of the files; threads work a bounded number of files ahead.
-
-    >>> files = [Listed(f"{number}.png", 0, 0, 0, None) for number in range(40)]
-    >>> [found.reason for _, found in in_order(files, lambda listed: Broken(listed.name), workers=3)][-2:]
-    ['38.png', '39.png']
-    """
+    """Each file with its outcome, in the order of the files; threads work a bounded number of files ahead."""
 
     def work_on(batch: list[Listed]) -> list[Outcome]:
         return [work(listed) for listed in batch]

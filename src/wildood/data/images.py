@@ -77,34 +77,21 @@ class Framing:
 class Images(ArraySource):
     """Examples from files: what `fit` takes as labelled (if it has labels), wild or holdout.
 
-    Attributes:
-        where: the files, as the user named them.
-        classes: the names of the classes, in the order of the labels; empty if there are none.
-        names: the file of each example, relative to the folder or as the manifest has it; empty for arrays.
-        broken: the files that were left out because they cannot be read.
-        content: a hash of the examples, if it is known without reading them all.
-        unlabelled: how to add labels, if there are none.
-
     >>> import numpy as np
     >>> images = Images(np.zeros((2, 4, 4, 3), np.uint8), np.array([0, 1]), where="pets", classes=("cat", "dog"))
     >>> len(images), images.classes[images.labels[1]]
     (2, 'dog')
     """
 
-    where: str = ""
-    classes: tuple[str, ...] = ()
-    names: Sequence[str] = field(default=(), repr=False)
-    broken: tuple[str, ...] = ()
-    content: str = ""
-    unlabelled: str = ""
+    where: str = ""  # the files, as the user named them
+    classes: tuple[str, ...] = ()  # the names of the classes, in the order of the labels; empty if there are none
+    names: Sequence[str] = field(default=(), repr=False)  # the file of each example; empty for arrays
+    broken: tuple[str, ...] = ()  # the files that were left out because they cannot be read
+    content: str = ""  # a hash of the examples, if it is known without reading them all
+    unlabelled: str = ""  # how to add labels, if there are none
 
     def fingerprint(self, *, labels: bool = True) -> str:
-        """The content's text, or that of the arrays.
-
-        >>> import numpy as np
-        >>> Images(np.zeros((2, 3)), content="c0ffee").fingerprint()
-        'c0ffee'
-        """
+        """The content's text, or that of the arrays."""
         return self.content if labels and self.content else ArraySource.fingerprint(self, labels=labels)
 
 
@@ -130,11 +117,7 @@ class Broken:
 
 @contextmanager
 def pillow_kept_quiet() -> Iterator[None]:
-    """Around decoding in any threads: makes Pillow's warning of decompression bombs an error, and ignores its others.
-
-    >>> with pillow_kept_quiet():
-    ...     warnings.warn_explicit("corrupt EXIF", UserWarning, "Image.py", 1, module="PIL.Image")
-    """
+    """Around decoding in any threads: makes Pillow's warning of decompression bombs an error, and ignores its others."""
     # Filters belong to the process: if two threads changed them at the same time, one change would stay for ever.
     with _WARNING_FILTERS, warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"PIL\.")

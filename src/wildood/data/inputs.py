@@ -87,20 +87,12 @@ class InputSpec:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """The spec as JSON-ready data.
-
-        >>> InputSpec(mean=(0.5,), std=(0.5,)).to_dict()
-        {'layout': 'NHWC', 'mean': (0.5,), 'std': (0.5,), 'size': None}
-        """
+        """The spec as JSON-ready data."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """The spec that `to_dict` described.
-
-        >>> InputSpec.from_dict({"layout": "NCHW", "mean": [0.5], "std": [0.5], "size": None}).layout
-        'NCHW'
-        """
+        """The spec that `to_dict` described."""
         settings: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
         return cls(**settings)
 

@@ -62,21 +62,15 @@ class Permutation:
     A place is written as (a, b) on a nearly square grid. Each round adds to one coordinate a hash of the other, which can be
     undone, so no number comes twice. A result beyond the length goes through the network again.
 
-    Attributes:
-        length: of the whole permutation.
-        key: seeds the hashes.
-        start: of the part.
-        stop: of the part.
-
     >>> order = Permutation(length=5, key=0, start=0, stop=5)
     >>> sorted(order[torch.arange(5)].tolist())
     [0, 1, 2, 3, 4]
     """
 
-    length: int
-    key: int
-    start: int
-    stop: int
+    length: int  # of the whole permutation
+    key: int  # seeds the hashes
+    start: int  # of the part
+    stop: int  # of the part
 
     def __len__(self) -> int:
         return self.stop - self.start

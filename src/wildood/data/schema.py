@@ -29,15 +29,10 @@ class SchemaError(ValueError):
 
 
 class Limit(NamedTuple):
-    """A condition besides the type, as in `Annotated[float, Limit(lambda value: value > 0, "a positive number")]`.
+    """A condition besides the type, as in `Annotated[float, Limit(lambda value: value > 0, "a positive number")]`."""
 
-    Attributes:
-        holds: whether a value of the type is within the limit.
-        words: what is expected, for the message.
-    """
-
-    holds: Callable[[Any], bool]
-    words: str
+    holds: Callable[[Any], bool]  # whether a value of the type is within the limit
+    words: str  # what is expected, for the message
 
 
 class ArgumentsOf(NamedTuple):
@@ -51,12 +46,7 @@ Count = Annotated[int, Limit(lambda value: 0 <= value < 2**63, "a whole number f
 
 
 def dump(record: Any) -> bytes:
-    """A dataclass as JSON; `parse` gives it back.
-
-    >>> from wildood.data.inputs import InputSpec
-    >>> parse(dump(InputSpec(size=32)), InputSpec).size
-    (32, 32)
-    """
+    """A dataclass as JSON; `parse` gives it back."""
     return json.dumps(asdict(record)).encode()
 
 
@@ -80,11 +70,6 @@ def check(value: Any, expected: Any, path: str = "") -> Any:
     Expected types are those of JSON (`float` takes whole numbers), `Any`, literals, unions, tuples, dataclasses and
     `TypedDict`s of them, and these with a `Limit` or `ArgumentsOf` in `Annotated`. A `TypedDict` with `total=False` may hold
     other keys.
-
-    Args:
-        value: as `json.loads` returned it.
-        expected: its type.
-        path: of the value, for the message.
 
     >>> check({"side": "left"}, dict[str, Literal["input", "output"]], "tap")
     Traceback (most recent call last):

@@ -106,12 +106,7 @@ Wild = WildPool | WildMixture
 
 
 def as_wild(data: Any) -> Wild:
-    """A user's wild data, ready to draw from.
-
-    >>> import numpy as np
-    >>> type(as_wild(np.zeros((3, 2)))).__name__
-    'WildPool'
-    """
+    """A user's wild data, ready to draw from."""
     return data if isinstance(data, WildMixture | WildPool) else WildPool(unlabelled_source(data, "wild"))
 
 
