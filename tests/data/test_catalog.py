@@ -22,7 +22,7 @@ from wildood.data.catalog import (
     _read_svhn,
     is_named_set,
     open_set,
-    sets_table,
+    readable_size,
 )
 from wildood.data.files import data_root
 from wildood.data.images import Images
@@ -338,6 +338,17 @@ def test_every_archive_is_a_tar_file():
     """The only kind that is unpacked."""
     for download in (download for named in SETS.values() for download in named.downloads):
         assert bool(download.unpacked) == download.file.endswith((".tar", ".tar.gz"))
+
+
+def sets_table() -> str:
+    """The named sets as the Markdown table of docs/data.md."""
+    rows = ["| name | what it is | images | download | framed to 32 x 32 by | terms |", "|---" * 6 + "|"]
+    for named in SETS.values():
+        parts = ", ".join(f"{part.name} {part.count:,}" for part in named.parts)
+        framed = (named.how or "") + (" (or `as_published`)" if named.as_published else "")
+        cells = (f"`{named.name}`", f"[{named.what}]({named.source})", parts, readable_size(named), framed, named.terms)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
 
 
 def test_the_documentation_has_the_table_of_the_named_sets():

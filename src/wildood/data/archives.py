@@ -20,17 +20,16 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wildood.data.files import DAMAGED_ARRAY, open_plain
+from wildood.data.files import open_plain
 from wildood.data.folders import (
     X_NAMES,
+    array_errors,
     listing_of,
     name_in,
     names_arrays,
     no_arrays,
-    not_read,
     open_arrays,
     place_and_names,
-    too_large,
 )
 from wildood.data.image_cache import Listed, Listing, in_order
 from wildood.data.images import Broken, Decoded, Framing, decode, pillow_kept_quiet
@@ -241,12 +240,7 @@ def _identity(text: str) -> str:
 
 
 class ArrayStream:
-    """The rows of one array in .npy format, read once from the beginning to the end.
-
-    Attributes:
-        shape: of the whole array.
-        row_bytes: of one example.
-    """
+    """The rows of one array in .npy format, read once from the beginning to the end."""
 
     def __init__(self, file: IO[bytes], magic: bytes, where: str) -> None:
         self._file, self._where = file, where
@@ -269,15 +263,11 @@ class ArrayStream:
             yield self._read(count) if self._whole is None else self._whole[start : start + count]
 
     def _read(self, count: int) -> NDArray[Any]:
-        try:
+        with array_errors(self._where):
             content = self._file.read(count * self.row_bytes)
-            if len(content) == count * self.row_bytes:
-                return np.frombuffer(content, self._dtype).reshape(count, *self.shape[1:])
-        except MemoryError as error:
-            raise too_large(self._where) from error
-        except (OSError, *DAMAGED_ARRAY) as error:
-            raise no_arrays(self._where) from error
-        raise InputError(f"{self._where} ends in the middle of an array: give the whole of it")
+            if len(content) != count * self.row_bytes:
+                raise InputError(f"{self._where} ends in the middle of an array: give the whole of it")
+            return np.frombuffer(content, self._dtype).reshape(count, *self.shape[1:])
 
 
 @contextmanager
@@ -285,23 +275,16 @@ def open_stream(text: str) -> Iterator[ArrayStream]:
     """The inputs that FILE.npz, FILE.npz:x or - names, to be read row by row."""
     place, names = place_and_names(text)
     with ExitStack() as stack:
-        try:
+        with array_errors(place):
             file: IO[bytes] = sys.stdin.buffer if place == "-" else stack.enter_context(open_plain(place))
             magic = file.read(_MAGIC)
             if magic.startswith(b"PK"):
                 archive = stack.enter_context(zipfile.ZipFile(_seekable(file, magic, stack)))
                 arrays = [name.removesuffix(".npy") for name in archive.namelist()]
-                wanted = names[:1] or (arrays if len(arrays) == 1 else X_NAMES)
-                name = name_in(arrays, wanted, place, text)
+                name = name_in(arrays, names[:1] or (arrays if len(arrays) == 1 else X_NAMES), place, text)
                 file = stack.enter_context(archive.open(f"{name}.npy"))
                 magic = file.read(_MAGIC)
             stream = ArrayStream(file, magic, text)
-        except InputError:
-            raise
-        except OSError as error:
-            raise not_read(place, error) from error
-        except DAMAGED_ARRAY as error:
-            raise no_arrays(place) from error
         yield stream
 
 

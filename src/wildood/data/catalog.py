@@ -287,17 +287,6 @@ def readable_size(named: NamedSet) -> str:
     return f"{sum(known) / 1e6:.0f} MB" if len(known) == len(sizes) else "not stated"
 
 
-def sets_table() -> str:
-    """The named sets as the Markdown table of docs/data.md."""
-    rows = ["| name | what it is | images | download | framed to 32 x 32 by | terms |", "|---" * 6 + "|"]
-    for named in SETS.values():
-        parts = ", ".join(f"{part.name} {part.count:,}" for part in named.parts)
-        framed = (named.how or "") + (" (or `as_published`)" if named.as_published else "")
-        cells = (f"`{named.name}`", f"[{named.what}]({named.source})", parts, readable_size(named), framed, named.terms)
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
-
-
 def is_named_set(text: str) -> bool:
     """Whether a text names a set, with or without a part, rather than a file."""
     return text.partition(":")[0] in SETS

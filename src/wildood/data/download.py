@@ -90,7 +90,7 @@ def kept_file(file: Download, named: NamedSet, root: Path) -> Path | None:
 
 def wrong_content(path: Path, file: Download, root: Path) -> str:
     """How the checksum of a file differs from the published or the recorded one; empty if it does not."""
-    return _mismatch(_digests(path), _read_record(root, file.file), file.md5)
+    return _mismatch(_digests(path), _read_records(root).get(file.file, {}), file.md5)
 
 
 def download(url: str, target: Path, root: Path, md5: str | None = None) -> None:
@@ -103,8 +103,7 @@ def download(url: str, target: Path, root: Path, md5: str | None = None) -> None
     part = target.with_name(f"{target.name}.part")
     _fetch_until_complete(url, part, root, target.name)
     digests = _digests(part)
-    wrong = _mismatch(digests, _read_record(root, target.name), md5)
-    if wrong:
+    if wrong := _mismatch(digests, _read_records(root).get(target.name, {}), md5):
         part.unlink()
         raise DownloadError(
             f"{target.name} from {url} is not the file that is expected: {wrong}. It was removed; "
@@ -131,11 +130,6 @@ def _read_records(root: Path) -> dict[str, Any]:
     except SchemaError as error:
         raise InputError(f"{path} is damaged ({error}): remove it, and checksums are recorded anew") from error
     return records
-
-
-def _read_record(root: Path, file: str) -> dict[str, Any]:
-    record: dict[str, Any] = _read_records(root).get(file, {})
-    return record
 
 
 def _write_record(root: Path, file: str, record: dict[str, Any]) -> None:
@@ -186,7 +180,7 @@ def _fetch(url: str, part: Path, root: Path, file: str) -> None:
     """One request, for the whole file or for what is missing of it."""
     have = _size(part)
     with _disk_errors(root / CHECKSUMS):
-        record = _read_record(root, file)
+        record = _read_records(root).get(file, {})
     try:
         response = _request(url, have)
     except HTTPError as error:
@@ -195,7 +189,8 @@ def _fetch(url: str, part: Path, root: Path, file: str) -> None:
         error.close()
         total = _total(error.headers) if "Content-Range" in error.headers else record.get("total")
         if total != have:
-            _start_over(url, part, root, file)
+            part.unlink()
+            _fetch(url, part, root, file)
         return
     with response:
         etag, total = response.headers.get("ETag"), _total(response.headers)
@@ -203,7 +198,8 @@ def _fetch(url: str, part: Path, root: Path, file: str) -> None:
             continues = response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
             if not continues or (record.get("etag", etag), record.get("total", total)) != (etag, total):
                 response.close()
-                _start_over(url, part, root, file)
+                part.unlink()
+                _fetch(url, part, root, file)
                 return
         else:  # the server does not support ranges, or none was asked for
             have = 0
@@ -212,28 +208,19 @@ def _fetch(url: str, part: Path, root: Path, file: str) -> None:
         _receive(response, part, have, total)
 
 
-def _start_over(url: str, part: Path, root: Path, file: str) -> None:
-    part.unlink()
-    _fetch(url, part, root, file)
-
-
 def _receive(response: HTTPResponse, part: Path, have: int, total: int | None) -> None:
     """Write what arrives behind the first `have` bytes, and flush it to the disk."""
     with _disk_errors(part):
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
-    try:
-        os.ftruncate(descriptor, have)
-        os.lseek(descriptor, have, os.SEEK_SET)
-        with _progress_bar(part.name.removesuffix(".part"), have, total) as update:
-            while block := response.read(_BLOCK):
-                with _disk_errors(part, None if total is None else total - have):
-                    _write(descriptor, block)
-                have += len(block)
-                update(have)
+        file = part.open("ab", buffering=0)
+    with file, _progress_bar(part.name.removesuffix(".part"), have, total) as update:
+        file.truncate(have)
+        while block := response.read(_BLOCK):
+            with _disk_errors(part, None if total is None else total - have):
+                _write(file.fileno(), block)
+            have += len(block)
+            update(have)
         with _disk_errors(part, 0):
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            os.fsync(file.fileno())
     if total is not None and have < total:
         raise ConnectionResetError(f"it ended after {have:,} of {total:,} bytes")
 

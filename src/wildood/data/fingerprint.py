@@ -29,26 +29,18 @@ Items = npt.NDArray[np.int64]  # one row for each example: its dataset and its i
 class Overlap:
     """How many examples of a source are also in another one.
 
-    Attributes:
-        shared: how many of the compared examples are.
-        compared: how many were compared.
-        share_compared: the share of the other source that they were compared with.
-        by_chance: the share of equal examples that two independent draws would have, where examples repeat by nature.
-        same_items: whether they are the same items of one dataset, not only equal ones.
-        repeatable: False where a source changes at each reading, so that values cannot be compared.
-
     >>> Overlap(shared=30, compared=100, share_compared=1.0).is_leak
     True
     >>> Overlap(shared=30, compared=100, share_compared=1.0, by_chance=0.3).is_leak
     False
     """
 
-    shared: int
-    compared: int
-    share_compared: float
-    by_chance: float = 0.0
-    same_items: bool = False
-    repeatable: bool = True
+    shared: int  # how many of the compared examples are
+    compared: int  # how many were compared
+    share_compared: float  # the share of the other source that they were compared with
+    by_chance: float = 0.0  # the share of equal examples in two independent draws, where examples repeat by nature
+    same_items: bool = False  # whether they are the same items of one dataset, not only equal ones
+    repeatable: bool = True  # False where a source changes at each reading, so that values cannot be compared
 
     @property
     def is_leak(self) -> bool:

@@ -9,7 +9,7 @@ import re
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -428,25 +428,17 @@ def place_and_names(text: str) -> tuple[str, tuple[str, ...]]:
 
 @contextmanager
 def _arrays_of(place: str) -> Iterator[Mapping[str, Array]]:
-    try:
-        with nullcontext(io.BytesIO(sys.stdin.buffer.read())) if place == "-" else open_plain(place) as file:
-            is_archive = file.read(2) == b"PK"
-            file.seek(0)
-            if is_archive:  # numpy reads its arrays when they are asked for
-                with np.load(file, allow_pickle=False) as arrays:
-                    yield arrays
-            elif place == "-":
-                yield {"x": np.load(file, allow_pickle=False)}
-            else:
-                yield {"x": np.load(place, mmap_mode="r", allow_pickle=False)}
-    except InputError:
-        raise
-    except OSError as error:
-        raise not_read(place, error) from error
-    except MemoryError as error:
-        raise too_large(place) from error
-    except DAMAGED_ARRAY as error:
-        raise no_arrays(place) from error
+    standard_input = place == "-"
+    with array_errors(place), io.BytesIO(sys.stdin.buffer.read()) if standard_input else open_plain(place) as file:
+        is_archive = file.read(2) == b"PK"
+        file.seek(0)
+        if is_archive:  # numpy reads its arrays when they are asked for
+            with np.load(file, allow_pickle=False) as arrays:
+                yield arrays
+        elif standard_input:
+            yield {"x": np.load(file, allow_pickle=False)}
+        else:
+            yield {"x": np.load(place, mmap_mode="r", allow_pickle=False)}
 
 
 def _pick(arrays: Mapping[str, Array], names: Sequence[str], place: str, text: str) -> Array:
@@ -473,16 +465,22 @@ def _how_to_label(names: Sequence[str], place: str) -> str:
     return "save x and y together, as numpy.savez does"
 
 
-def not_read(place: str, error: OSError) -> InputError:
-    """The error for a file that cannot be read; bzip2's own error for a damaged one has no text of the system."""
-    if error.strerror is None:
-        return no_arrays(place)
-    return InputError(f"{place}: {error.strerror}: give the path of a file that is there")
-
-
-def too_large(place: str) -> InputError:
-    """The error for an array that does not fit into memory."""
-    return InputError(f"{place} holds, or claims to hold, an array larger than memory: give an .npy file, which is mapped")
+@contextmanager
+def array_errors(place: str) -> Iterator[None]:
+    """Make errors of numpy, zipfile and the system InputErrors that name the file."""
+    try:
+        yield
+    except InputError:
+        raise
+    except MemoryError as error:
+        raise InputError(
+            f"{place} holds, or claims to hold, an array larger than memory: give an .npy file, which is mapped"
+        ) from error
+    except (OSError, *DAMAGED_ARRAY) as error:
+        reason = getattr(error, "strerror", None)  # bzip2's own error for a damaged file has none
+        raise (
+            InputError(f"{place}: {reason}: give the path of a file that is there") if reason else no_arrays(place)
+        ) from error
 
 
 def no_arrays(place: str) -> InputError:

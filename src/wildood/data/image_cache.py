@@ -177,8 +177,8 @@ class Index:
     def row(self, number: int) -> list[Any]:
         """The content of a line."""
         start = self._ends[number - 1] + 1 if number else 0
-        found: list[Any] = json.loads(self._bytes[start : self._ends[number]].tobytes())
-        return found
+        row: list[Any] = json.loads(self._bytes[start : self._ends[number]].tobytes())
+        return row
 
     def finder(self) -> Callable[[Listed], int | None]:
         """A thread-safe function for the line of a file that has not changed; its label may have."""
@@ -334,7 +334,10 @@ def _build(listing: Listing, framing: Framing, place: Path, source: str, old: Im
         known = find(listed)
         return known if known is not None else decode(os.path.join(listing.root, listed.name), framing)  # noqa: PTH118
 
-    count = _write_listing(listing, place / _LISTING)
+    with (place / _LISTING).open("w", encoding="utf-8") as lines:
+        count = 0
+        for count, listed in enumerate(listing, start=1):  # noqa: B007 - used below
+            lines.write(f"{json.dumps(listed)}\n")
     with (
         (place / _LISTING).open(encoding="utf-8") as lines,
         (place / _EXAMPLES).open("wb", buffering=1 << 20) as examples,
@@ -353,36 +356,24 @@ def _build(listing: Listing, framing: Framing, place: Path, source: str, old: Im
     write_atomically(place / _ABOUT, dump(record))
 
 
-def _write_listing(listing: Listing, path: Path) -> int:
-    count = 0
-    with path.open("w", encoding="utf-8") as file:
-        for listed in listing:
-            file.write(f"{json.dumps(listed)}\n")
-            count += 1
-    return count
-
-
 def in_order(
     files: Iterable[Listed], work: Callable[[Listed], Outcome], workers: int
 ) -> Generator[tuple[Listed, Outcome], None, None]:
     """Each file with its outcome, in the order of the files; threads work a bounded number of files ahead."""
 
-    def work_on(batch: list[Listed]) -> list[Outcome]:
-        return [work(listed) for listed in batch]
+    def work_on(batch: list[Listed]) -> list[tuple[Listed, Outcome]]:
+        return [(listed, work(listed)) for listed in batch]
 
     remaining = iter(files)
-    waiting: deque[tuple[list[Listed], Future[list[Outcome]]]] = deque()
+    waiting: deque[Future[list[tuple[Listed, Outcome]]]] = deque()
     pool = ThreadPoolExecutor(workers)
     try:
-        while True:
-            batch = list(islice(remaining, _BATCH))
-            if batch:
-                waiting.append((batch, pool.submit(work_on, batch)))
-            elif not waiting:
-                return
-            if not batch or len(waiting) > 2 * workers:
-                done, future = waiting.popleft()
-                yield from zip(done, future.result(), strict=True)
+        while batch := list(islice(remaining, _BATCH)):
+            waiting.append(pool.submit(work_on, batch))
+            if len(waiting) > 2 * workers:
+                yield from waiting.popleft().result()
+        while waiting:
+            yield from waiting.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
 

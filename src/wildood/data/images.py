@@ -28,15 +28,8 @@ _PADDING = 4
 _MEAN_COLOUR = {3: (125, 123, 114), 1: (123,)}
 _MOST_PIXELS = 100_000_000  # of a resized image: one of 1 x 1,000,000 pixels would fill the memory
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # no others: for EPS, Pillow starts a program
-_TRANSPOSE = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
+_TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
+_TRANSPOSE = {number: Image.Transpose[name] for number, name in enumerate(_TURNS, start=2)}  # by EXIF orientation
 _WARNING_FILTERS = threading.Lock()
 
 
