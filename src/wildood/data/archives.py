@@ -194,11 +194,7 @@ def array_archive(rows: NDArray[Any], names: Sequence[str], where: str, identity
 
 
 def shard_size(example_bytes: int) -> int:
-    """How many examples of a size are read at once: whole batches, and fewer of large examples.
-
-    >>> shard_size(100), shard_size(20_000), shard_size(10_000_000)
-    (4096, 768, 256)
-    """
+    """How many examples of a size are read at once: whole batches, and fewer of large examples."""
     return min(LARGEST, max(BATCH, _SHARD_BYTES // max(1, example_bytes) // BATCH * BATCH))
 
 

@@ -259,15 +259,7 @@ SETS: dict[str, NamedSet] = {named.name: named for named in _SETS}
 
 
 def find_set(text: str) -> tuple[NamedSet, str]:
-    """The set of `name` or `name:part`, and the name of the part, empty if there is none.
-
-    >>> named, part = find_set("svhn:test")
-    >>> named.what, part
-    ('Street View House Numbers: cropped digits', 'test')
-    >>> find_set("cifar")
-    Traceback (most recent call last):
-    wildood.errors.InputError: no set is named 'cifar': did you mean cifar10?
-    """
+    """The set of `name` or `name:part`, and the name of the part, empty if there is none."""
     name, _, part = text.partition(":")
     if name in SETS:
         return SETS[name], part

@@ -181,8 +181,9 @@ def _fetch(url: str, part: Path, root: Path, file: str) -> None:
     have = _size(part)
     with _disk_errors(root / CHECKSUMS):
         record = _read_records(root).get(file, {})
+    request = Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 - the scheme is checked
     try:
-        response = _request(url, have)
+        response: HTTPResponse = build_opener(_WebRedirects).open(request, timeout=_TIMEOUT)
     except HTTPError as error:
         if error.code != _RANGE_NOT_SATISFIABLE or not have:
             raise
@@ -251,12 +252,6 @@ class _WebRedirects(HTTPRedirectHandler):
     def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Request | None:
         _require_web(newurl)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _request(url: str, have: int) -> HTTPResponse:
-    request = Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 - the scheme is checked
-    response: HTTPResponse = build_opener(_WebRedirects).open(request, timeout=_TIMEOUT)
-    return response
 
 
 def _require_web(url: str) -> None:

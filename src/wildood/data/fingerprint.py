@@ -196,13 +196,6 @@ def role_of(record: Mapping[str, Any], source: Source) -> str:
     """What these examples were to the detector of this record: labelled, wild, ood, holdout, threshold, or nothing ("").
 
     Whole sets are recognised, with their labels or without, not single examples among others.
-
-    >>> import numpy as np, torch, wildood
-    >>> from wildood.data.sources import ArraySource
-    >>> x = np.random.default_rng(0).normal(size=(50, 4)).astype("float32")
-    >>> detector = wildood.posthoc(torch.nn.Linear(4, 3), wildood.MaxSoftmax(), holdout=x, alpha=0.1)
-    >>> role_of(detector.record, ArraySource(x)), role_of(detector.record, ArraySource(x[:40]))
-    ('threshold', '')
     """
     fingerprints = {source.fingerprint(), source.fingerprint(labels=False)}
     recorded: list[tuple[str, str]] = [

@@ -84,13 +84,11 @@ def open_images(
     if names_arrays(str(path)):
         return open_arrays(str(path))
     listing, root = listing_of(path), data_root(cache)
-    if isinstance(listing, Folder) and listing.classes and _is_visible_in(root.resolve(), listing.root.resolve()):
-        raise InputError(f"{root} lies in {path}, where it would count as a class: give another cache= (--data-root)")
+    if isinstance(listing, Folder) and listing.classes and root.resolve().is_relative_to(listing.root.resolve()):
+        below = root.resolve().relative_to(listing.root.resolve())
+        if not any(part.startswith(".") for part in below.parts):
+            raise InputError(f"{root} lies in {path}, where it would count as a class: give another cache= (--data-root)")
     return open_cached(listing, framing, root, skip_broken=skip_broken, workers=threads)
-
-
-def _is_visible_in(cache: Path, folder: Path) -> bool:
-    return cache.is_relative_to(folder) and not any(part.startswith(".") for part in cache.relative_to(folder).parts)
 
 
 def _processors() -> int:
@@ -135,15 +133,6 @@ class Folder:
     """The images below a folder; if it holds no images itself, its subfolders are the classes.
 
     Classes are numbered in the order of their names, or of their values if all names are integers (0, 1, 2, 10).
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     for name in ("dog/a.png", "cat/2/b.jpg", "cat/notes.txt"):
-    ...         (Path(place) / name).parent.mkdir(parents=True, exist_ok=True)
-    ...         (Path(place) / name).touch()
-    ...     folder = Folder(Path(place))
-    ...     folder.classes, [(file.name, file.label) for file in folder], folder.ignored
-    (('cat', 'dog'), [('cat/2/b.jpg', 0), ('dog/a.png', 1)], Tally(count=1, first='cat/notes.txt'))
     """
 
     def __init__(self, place: Path) -> None:
@@ -273,28 +262,19 @@ class _Row(NamedTuple):
 
 
 class Manifest:
-    r"""The images of a manifest, in its order; integer labels are taken as they are, names are numbered in sorted order.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     path = Path(place) / "pets.csv"
-    ...     _ = path.write_text("path,label\nb.png,dog\na.png,cat\n")
-    ...     manifest = Manifest(path)
-    ...     manifest.classes, [(file.name, file.label) for file in manifest]
-    (('cat', 'dog'), [('b.png', 1), ('a.png', 0)])
-    """
+    """The images of a manifest, in its order; integer labels are taken as they are, names are numbered in sorted order."""
 
     def __init__(self, place: Path) -> None:
         self.place, self.root = place, place.parent
-        found: set[str | None] = set()
+        labels: set[str | None] = set()
         for row in self._rows():
-            if found and (row.label is None) != (None in found):
+            if labels and (row.label is None) != (None in labels):
                 has, others = ("no label", "have one") if row.label is None else ("a label", "have none")
                 raise InputError(f"{place}: line {row.line} has {has} where lines before {others}: label all or none")
-            found.add(row.label)
-        if not found:
+            labels.add(row.label)
+        if not labels:
             raise InputError(f"{place} names no pictures: write a path on each line, below a header path or path,label")
-        names = sorted(name for name in found if name is not None)
+        names = sorted(name for name in labels if name is not None)
         are_integers = all(_INTEGER.fullmatch(name) for name in names)
         self.classes = () if are_integers else tuple(names)
         self._labels: dict[str | None, int | None] = {None: None}
@@ -405,7 +385,9 @@ def open_arrays(text: str) -> Images:
     if y is not None and len(x) != len(y):
         raise InputError(f"{text}: {len(x)} examples but {len(y)} labels: give as many of one as of the other")
     if y is None:
-        return Images(x, where=text, unlabelled=_how_to_label(stored, place))
+        example = f"it holds {', '.join(stored)}: name the inputs and the labels, as in {place}:{','.join(stored[:2])}"
+        how_to_label = example if len(stored) > 1 else "save x and y together, as numpy.savez does"
+        return Images(x, where=text, unlabelled=how_to_label)
     if y.ndim != 1 or y.dtype.kind not in "iu":  # the inputs may still be wild data
         problem = f"its labels have dtype {y.dtype} and shape {y.shape}: give one integer class for each example"
         return Images(x, where=text, unlabelled=problem)
@@ -457,12 +439,6 @@ def name_in(stored: Sequence[str], names: Sequence[str], place: str, text: str) 
         f"{text}: no array named {' or '.join(names)}, it holds {', '.join(stored)}: name one, as in "
         f"{place}:{','.join(stored[:2])}"
     )
-
-
-def _how_to_label(names: Sequence[str], place: str) -> str:
-    if len(names) > 1:
-        return f"it holds {', '.join(names)}: name the inputs and the labels, as in {place}:{names[0]},{names[1]}"
-    return "save x and y together, as numpy.savez does"
 
 
 @contextmanager

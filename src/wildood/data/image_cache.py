@@ -62,19 +62,12 @@ _STATE = Listed._fields.index("label")  # the fields before it are equal if a fi
 
 
 class Listing(Protocol):
-    """Files that should hold images, in an order that depends only on their names or their manifest.
+    """Files that should hold images, in an order that depends only on their names or their manifest."""
 
-    Attributes:
-        place: the folder or manifest, as the user named it.
-        root: the folder that file names are relative to.
-        classes: the names of the classes, in the order of the labels.
-        unlabelled: how to add labels, where there are none.
-    """
-
-    place: Path
-    root: Path
-    classes: tuple[str, ...]
-    unlabelled: str
+    place: Path  # the folder or manifest, as the user named it
+    root: Path  # the folder that file names are relative to
+    classes: tuple[str, ...]  # the names of the classes, in the order of the labels
+    unlabelled: str  # how to add labels, where there are none
 
     def __iter__(self) -> Iterator[Listed]: ...
 
@@ -290,9 +283,8 @@ def _read_cache(place: Path, source: str) -> ImageCache | None:
         record: CacheRecord = parse(about, CacheRecord)
         if record.source != source or {_EXAMPLES, *record.hashes} != {*record.sizes} or _INDEX not in record.hashes:
             return None
-        if any((place / name).stat().st_size != size for name, size in record.sizes.items()):
-            return None
-        if any(_hash_of(place / name) != known for name, known in record.hashes.items()):
+        has_sizes = all((place / name).stat().st_size == size for name, size in record.sizes.items())
+        if not has_sizes or any(_hash_of(place / name) != known for name, known in record.hashes.items()):
             return None
         examples = np.load(place / _EXAMPLES, mmap_mode="r", allow_pickle=False)
         labels = np.load(place / _LABELS, allow_pickle=False) if _LABELS in record.sizes else None

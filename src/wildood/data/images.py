@@ -120,16 +120,7 @@ def pillow_kept_quiet() -> Iterator[None]:
 
 
 def decode(path: str, framing: Framing) -> Decoded | Broken:
-    """The image in a file: upright, in 8 bits, framed.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     Image.new("L", (4, 2), 7).save(f"{place}/grey.png")
-    ...     decode(f"{place}/grey.png", Framing()).pixels.shape
-    (2, 4, 3)
-    >>> decode("gone.png", Framing())
-    Broken(reason='No such file or directory', unread=True)
-    """
+    """The image in a file: upright, in 8 bits, framed."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - paths would be slow for millions of files
             return Broken("is not a plain file")
@@ -196,15 +187,7 @@ def _in_8_bits(image: Image.Image, bits: int) -> Image.Image:
 
 
 def framed(image: Image.Image, framing: Framing, name: str) -> Pixels:
-    """The pixels of an RGB or grey image, resized and cropped.
-
-    >>> wide = Image.new("RGB", (40, 20), (255, 0, 0))
-    >>> framed(wide, Framing(10), "wide.png").shape
-    (10, 10, 3)
-    >>> framed(wide, Framing(30, "centre"), "wide.png")
-    Traceback (most recent call last):
-    wildood.errors.InputError: wide.png is 40 x 20 pixels, too small to cut 30 x 30 (width x height) from: ...
-    """
+    """The pixels of an RGB or grey image, resized and cropped."""
     if isinstance(framing.size, tuple):
         height, width = framing.size
         if framing.how == "as_published":

@@ -51,12 +51,7 @@ def dump(record: Any) -> bytes:
 
 
 def parse(content: bytes, expected: Any) -> Any:
-    """What JSON holds, as the expected type; see `check`.
-
-    >>> parse(b'{"alpha": [0.05, 2]}', dict[str, list[Rate]])
-    Traceback (most recent call last):
-    wildood.data.schema.SchemaError: alpha[1] is 2, expected a number between 0 and 1
-    """
+    """What JSON holds, as the expected type; see `check`."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -88,7 +83,13 @@ def check(value: Any, expected: Any, path: str = "") -> Any:
         hints = get_type_hints(expected, include_extras=True)
         return _check_object(value, hints, expected.__required_keys__, path, closed=expected.__total__)
     if is_dataclass(expected):
-        return _build(expected, check_arguments(value, expected, path), path)
+        build: Any = expected
+        try:
+            return build(**check_arguments(value, expected, path))
+        except SchemaError:
+            raise
+        except ValueError as error:
+            raise SchemaError(f"{path or 'the whole'} is not valid: {error}") from error
     if origin in {list, tuple, Sequence}:
         return _check_list(value, origin, arguments, path)
     if origin in {dict, Mapping}:
@@ -100,26 +101,13 @@ def check(value: Any, expected: Any, path: str = "") -> Any:
 
 
 def check_arguments(value: Any, cls: Any, path: str = "") -> dict[str, Any]:
-    """An object that holds the arguments of a class, checked by the annotations of its constructor.
-
-    >>> from wildood.data.inputs import InputSpec
-    >>> check_arguments({"layout": "HWC"}, InputSpec, "input")
-    Traceback (most recent call last):
-    wildood.data.schema.SchemaError: input.layout is 'HWC', expected 'NHWC' or 'NCHW'
-    """
+    """An object that holds the arguments of a class, checked by the annotations of its constructor."""
     parameters = inspect.signature(cls).parameters.values()
     hints = get_type_hints(cls.__init__, include_extras=True)
     named = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
     required = {each.name for each in named if each.default is each.empty}
     expected = {each.name: hints[each.name] for each in named}
     return _check_object(value, expected, required, path, closed=len(named) == len(parameters))
-
-
-def _build(cls: Any, arguments: dict[str, Any], path: str) -> Any:
-    try:
-        return cls(**arguments)
-    except ValueError as error:
-        raise SchemaError(f"{path or 'the whole'} is not valid: {error}") from error
 
 
 def _check_limits(value: Any, limits: Sequence[Any], path: str) -> Any:

@@ -57,12 +57,7 @@ class ArraySource:
         return _rows(self.examples, indices), labels
 
     def fingerprint(self, *, labels: bool = True) -> str:
-        """A hash of every byte, or of about a gigabyte spread over a larger array.
-
-        >>> x, y = np.zeros((3, 2)), np.array([0, 1, 0])
-        >>> ArraySource(x, y).fingerprint(labels=False) == ArraySource(x).fingerprint() != ArraySource(x, y).fingerprint()
-        True
-        """
+        """A hash of every byte, or of about a gigabyte spread over a larger array."""
         alone, with_labels = self._fingerprints
         return with_labels if labels else alone
 
@@ -137,8 +132,8 @@ class DatasetSource:
             label = operator.index(pair[1].item() if hasattr(pair[1], "item") else pair[1])
             np.int64(label)
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # several values, none, or too large a number
-            given = quoted(pair[1])
-            raise InputError(f"{self.name}: the label of example {index} is {given}: give an integer class") from error
+            value = quoted(pair[1])
+            raise InputError(f"{self.name}: the label of example {index} is {value}: give an integer class") from error
         return label
 
     @property

@@ -83,13 +83,7 @@ def labelled_and_holdout(labelled: Any, holdout: Any) -> tuple[Source, Source | 
 
 
 def align_classes(labelled: Any, other: Any, name: str) -> Any:
-    """Other examples with the class numbers of `labelled`, where both have named classes; some may be missing.
-
-    >>> photos = Images(np.zeros((2, 1)), np.array([0, 1]), classes=("cat", "dog"), where="photos")
-    >>> dogs = Images(np.zeros((1, 1)), np.array([0]), classes=("dog",), where="dogs")
-    >>> align_classes(photos, dogs, "holdout").labels
-    array([1])
-    """
+    """Other examples with the class numbers of `labelled`, where both have named classes; some may be missing."""
     if not isinstance(labelled, Images) or not isinstance(other, Images) or labelled.classes == other.classes:
         return other
     if not labelled.classes or not other.classes:

@@ -19,13 +19,7 @@ MOST_ASIDE = 10_000  # examples: enough to know a rate to half a point, and each
 
 @dataclass(frozen=True, eq=False)
 class WildPool:
-    """Unlabelled traffic, drawn in a shuffled cycle.
-
-    >>> import numpy as np
-    >>> pool = WildPool(unlabelled_source(np.zeros((3, 2)), "wild"))
-    >>> pool.sampler(seed=0).draw(5).shape
-    torch.Size([5, 2])
-    """
+    """Unlabelled traffic, drawn in a shuffled cycle."""
 
     source: Source
 
