@@ -24,15 +24,15 @@ from wildood.data.files import open_plain
 from wildood.data.folders import (
     X_NAMES,
     array_errors,
-    listing_of,
-    name_in,
-    names_arrays,
+    is_array_file,
+    list_images,
     no_arrays,
     open_arrays,
-    place_and_names,
+    pick_array_name,
+    split_array_names,
 )
 from wildood.data.image_cache import Listed, Listing, in_order
-from wildood.data.images import Broken, Decoded, Framing, decode, pillow_kept_quiet
+from wildood.data.images import Broken, Decoded, Framing, decode, pillow_warnings
 from wildood.data.sources import memory_of
 from wildood.data.validation import unlabelled_source
 from wildood.errors import InputError
@@ -115,7 +115,7 @@ class ImageShard(Shard):
         """Decode the images in threads; a file that cannot be read is refused, or left out."""
         images: dict[str, NDArray[np.uint8]] = {}
         broken: list[tuple[str, str]] = []
-        with pillow_kept_quiet(), closing(in_order(self.files, self._decode, threads)) as outcomes:
+        with pillow_warnings(), closing(in_order(self.files, self._decode, threads)) as outcomes:
             for file, outcome in outcomes:
                 if isinstance(outcome, Decoded):
                     images[file.name] = outcome.pixels
@@ -172,15 +172,15 @@ class Archive:
 @contextmanager
 def open_archive(text: str, framing: Framing, *, skip_broken: bool = False) -> Iterator[Archive]:
     """The examples of a path, or of standard input (-), in the order of `open_images`."""
-    if not names_arrays(text):
-        listing = listing_of(text)
+    if not is_array_file(text):
+        listing = list_images(text)
         identity = f"{os.path.realpath(listing.place)} {framing}"
         yield Archive(text, identity, None, _image_shards(listing, framing, skip_broken=skip_broken))
     elif text.lower().endswith(".npy") and isinstance(array := open_arrays(text).examples, np.memmap):
         yield Archive(text, _identity(text), len(array), _file_shards(Path(text), array))
     else:
         with open_stream(text) as stream:
-            piped = place_and_names(text)[0] == "-"
+            piped = split_array_names(text)[0] == "-"
             identity = text if piped else _identity(text)
             yield Archive(text, identity, stream.shape[0], _stream_shards(stream, hashed=piped))
 
@@ -230,7 +230,7 @@ def _fingerprint(content: bytes | memoryview) -> str:
 
 
 def _identity(text: str) -> str:
-    place, names = place_and_names(text)
+    place, names = split_array_names(text)
     status = Path(place).stat()
     return f"{os.path.realpath(place)} {names} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
@@ -269,7 +269,7 @@ class ArrayStream:
 @contextmanager
 def open_stream(text: str) -> Iterator[ArrayStream]:
     """The inputs that FILE.npz, FILE.npz:x or - names, to be read row by row."""
-    place, names = place_and_names(text)
+    place, names = split_array_names(text)
     with ExitStack() as stack:
         with array_errors(place):
             file: IO[bytes] = sys.stdin.buffer if place == "-" else stack.enter_context(open_plain(place))
@@ -277,7 +277,7 @@ def open_stream(text: str) -> Iterator[ArrayStream]:
             if magic.startswith(b"PK"):
                 archive = stack.enter_context(zipfile.ZipFile(_seekable(file, magic, stack)))
                 arrays = [name.removesuffix(".npy") for name in archive.namelist()]
-                name = name_in(arrays, names[:1] or (arrays if len(arrays) == 1 else X_NAMES), place, text)
+                name = pick_array_name(arrays, names[:1] or (arrays if len(arrays) == 1 else X_NAMES), place, text)
                 file = stack.enter_context(archive.open(f"{name}.npy"))
                 magic = file.read(_MAGIC)
             stream = ArrayStream(file, magic, text)

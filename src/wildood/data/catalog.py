@@ -110,7 +110,7 @@ def _has_pictures(place: Path) -> bool:
     return any(Path(file).suffix.lower() in IMAGE_SUFFIXES for _, _, files in os.walk(place) for file in files)
 
 
-def _archive(url: str, md5: str, size: int | None = None, *, limits: tuple[int, int]) -> tuple[Download]:
+def _archive(url: str, md5: str, limits: tuple[int, int], size: int | None = None) -> tuple[Download]:
     return (Download(url, PurePosixPath(urlsplit(url).path).name, md5, size, *limits),)
 
 
@@ -118,9 +118,13 @@ def _svhn_file(part: str, md5: str, size: int) -> Download:
     return Download(f"{_STANFORD}/{part}_32x32.mat", f"{part}_32x32.mat", md5, size, part=part)
 
 
-def _odin_set(name: str, what: str, count: int, places: tuple[str, ...], url: str, md5: str) -> NamedSet:
-    source, parts = "https://github.com/facebookresearch/odin", (SetPart("all", count),)
-    downloads = _archive(f"https://www.dropbox.com/s/{url}?dl=1", md5, limits=_SCENES)
+def _odin(name: str, what: str, count: int, folder: str, key: str, md5: str) -> NamedSet:
+    source, parts, places = (
+        "https://github.com/facebookresearch/odin",
+        (SetPart("all", count),),
+        (f"{name}/{folder}", folder),
+    )
+    downloads = _archive(f"https://www.dropbox.com/s/{key}/{folder}.tar.gz?dl=1", md5, _SCENES)
     return NamedSet(name, f"{what} (ODIN's)", "see the source", source, "pictures", parts, places, downloads)
 
 
@@ -143,9 +147,7 @@ _SETS = (
             SetPart("test", 10_000, ("test_batch",)),
         ),
         places=("cifar10/cifar-10-batches-py", "cifar-10-batches-py", "cifarpy/cifar-10-batches-py"),
-        downloads=_archive(
-            f"{_KRIZ}/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", 170_498_071, limits=_CIFAR
-        ),
+        downloads=_archive(f"{_KRIZ}/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", _CIFAR, 170_498_071),
         meta="batches.meta",
         labelled=True,
     ),
@@ -157,9 +159,7 @@ _SETS = (
         kind="cifar100",
         parts=(SetPart("train", 50_000, ("train",)), SetPart("test", 10_000, ("test",))),
         places=("cifar100/cifar-100-python", "cifar-100-python", "cifar-100-python/cifar-100-python"),
-        downloads=_archive(
-            f"{_KRIZ}/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", 169_001_437, limits=_CIFAR
-        ),
+        downloads=_archive(f"{_KRIZ}/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", _CIFAR, 169_001_437),
         meta="meta",
         labelled=True,
     ),
@@ -183,33 +183,13 @@ _SETS = (
         labelled=True,
     ),
     replace(
-        _odin_set(
-            "lsun-c",
-            "LSUN scenes, crops",
-            10_000,
-            ("lsun-c/LSUN", "LSUN_C", "LSUN"),
-            "fhtsw1m3qxlwj6h/LSUN.tar.gz",
-            "458a0a0ab8e5f1cb4516d7400568e460",
-        ),
+        _odin("lsun-c", "LSUN scenes, crops", 10_000, "LSUN", "fhtsw1m3qxlwj6h", "458a0a0ab8e5f1cb4516d7400568e460"),
+        places=("lsun-c/LSUN", "LSUN_C", "LSUN"),
         how="centre",
         as_published=True,
     ),
-    _odin_set(
-        "lsun-r",
-        "LSUN scenes, resized",
-        10_000,
-        ("lsun-r/LSUN_resize", "LSUN_resize"),
-        "moqh2wh8696c3yl/LSUN_resize.tar.gz",
-        "278b7b31c8cb7e804a1465a8ce03a2dc",
-    ),
-    _odin_set(
-        "isun",
-        "iSUN scenes, resized",
-        8_925,
-        ("isun/iSUN", "iSUN"),
-        "ssz7qxfqae0cca5/iSUN.tar.gz",
-        "be77b0f2c26fda898afac5f99645ee70",
-    ),
+    _odin("lsun-r", "LSUN scenes, resized", 10_000, "LSUN_resize", "moqh2wh8696c3yl", "278b7b31c8cb7e804a1465a8ce03a2dc"),
+    _odin("isun", "iSUN scenes, resized", 8_925, "iSUN", "ssz7qxfqae0cca5", "be77b0f2c26fda898afac5f99645ee70"),
     NamedSet(
         name="textures",
         what="Describable Textures: 47 kinds",
@@ -218,9 +198,7 @@ _SETS = (
         kind="pictures",
         parts=(SetPart("all", 5_640),),
         places=("textures/dtd/images", "dtd/images", "dtd/dtd/images"),
-        downloads=_archive(
-            f"{_DTD}/download/dtd-r1.0.1.tar.gz", "fff73e5086ae6bdbea199a49dfb8a4c1", 625_239_812, limits=_TEXTURES
-        ),
+        downloads=_archive(f"{_DTD}/download/dtd-r1.0.1.tar.gz", "fff73e5086ae6bdbea199a49dfb8a4c1", _TEXTURES, 625_239_812),
         how="cover",
         labelled=True,
     ),
@@ -232,7 +210,7 @@ _SETS = (
         kind="drawn",
         parts=(SetPart("all", 10_000),),
         places=("places365/test_256", "places365"),
-        downloads=_archive(f"{_PLACES}/test_256.tar", "f532f6ad7b582262a2ec8009075e186b", limits=_MANY),
+        downloads=_archive(f"{_PLACES}/test_256.tar", "f532f6ad7b582262a2ec8009075e186b", _MANY),
         how="cover",
     ),
     NamedSet(

@@ -53,18 +53,18 @@ def locked(path: Path, *, waiting: str | None = None, create: bool = True) -> It
 
     If `waiting` is a text, the lock is waited for, and the text is logged unless it is empty.
     """
-    with _opened_to_lock(path, create=create) as descriptor:
+    with _lock_file(path, create=create) as descriptor:
         yield descriptor is not None and bool(_lock(descriptor, waiting))
 
 
 def is_held(path: Path) -> bool:
     """Whether another process holds the lock; False where the file system has no locks."""
-    with _opened_to_lock(path, create=False) as descriptor:
+    with _lock_file(path, create=False) as descriptor:
         return descriptor is not None and _lock(descriptor) is False
 
 
 @contextmanager
-def _opened_to_lock(path: Path, *, create: bool) -> Iterator[int | None]:
+def _lock_file(path: Path, *, create: bool) -> Iterator[int | None]:
     if sys.platform == "win32":  # where an open file can be neither replaced nor removed
         yield None
         return
@@ -203,7 +203,7 @@ def dump_state(state: Any) -> bytes:
 
 
 def load_state(content: bytes) -> Any:
-    """What `dump_state` was given; a file that is not exactly what it wrote is refused."""
+    """The state that `dump_state` wrote; a damaged or changed file is refused."""
     tensors = load_tensors(content)
     try:
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]

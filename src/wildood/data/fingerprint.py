@@ -102,10 +102,7 @@ class ExampleHashes:
         )
 
     def values(self, dtype: torch.dtype | None = None) -> Hashes:
-        """The hashes: of all examples in their order, or of a random sample of `count`.
-
-        Examples have the same hash if their values are equal in this dtype, their own unless given.
-        """
+        """The hashes of the values in this dtype: of all examples in their order, or of a random sample of `count`."""
         dtype = self.dtype if dtype is None else dtype
         cache = _HASHED.setdefault(self.source, {})
         if dtype not in cache:
@@ -179,7 +176,7 @@ def _count_shared(first: Items, second: Items) -> int:
 
 
 def _common(first: torch.dtype, second: torch.dtype) -> torch.dtype:
-    """The dtype in which values of two dtypes are compared: of floats the coarser one, so that a rounded copy is found."""
+    """The dtype in which values of two dtypes are compared: of floats the coarser one, so that rounded copies are equal."""
     if first == second:
         return first
     if first.is_floating_point and second.is_floating_point:

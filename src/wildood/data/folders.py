@@ -81,9 +81,9 @@ def open_images(
     threads = _processors() if workers is None else check_integer(workers, "workers", "at least 1, at most 1024", most=1024)
     skip_broken = check_flag(skip_broken, "skip_broken")
     check_path(path, "the path")
-    if names_arrays(str(path)):
+    if is_array_file(str(path)):
         return open_arrays(str(path))
-    listing, root = listing_of(path), data_root(cache)
+    listing, root = list_images(path), data_root(cache)
     if isinstance(listing, Folder) and listing.classes and root.resolve().is_relative_to(listing.root.resolve()):
         below = root.resolve().relative_to(listing.root.resolve())
         if not any(part.startswith(".") for part in below.parts):
@@ -96,7 +96,7 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def listing_of(path: str | Path) -> Listing:
+def list_images(path: str | Path) -> Listing:
     """The files of a folder or a manifest."""
     place = Path(path)
     if not str(path):
@@ -361,7 +361,7 @@ def _json_rows(file: Any, place: Path) -> Iterator[_Row]:
         yield _Row(line, path, None if label in {None, ""} else str(label))
 
 
-def names_arrays(text: str) -> bool:
+def is_array_file(text: str) -> bool:
     """Whether a text names a file of arrays."""
     return _FILE_AND_NAMES.fullmatch(text) is not None
 
@@ -372,7 +372,7 @@ def open_arrays(text: str) -> Images:
     The arrays of an .npz file are named behind a colon, or have usual names (x and y, images and labels). An array
     `classes` beside them names the classes, in the order of the labels.
     """
-    place, names = place_and_names(text)
+    place, names = split_array_names(text)
     with _arrays_of(place) as arrays:
         stored = list(arrays)
         x = _pick(arrays, names[:1] or (stored if len(stored) == 1 else X_NAMES), place, text)
@@ -397,7 +397,7 @@ def open_arrays(text: str) -> Images:
     return Images(x, y, where=text, classes=classes)
 
 
-def place_and_names(text: str) -> tuple[str, tuple[str, ...]]:
+def split_array_names(text: str) -> tuple[str, tuple[str, ...]]:
     """The file of a text, and the names of arrays behind a colon."""
     match = _FILE_AND_NAMES.fullmatch(text)
     if match is None or match[2] is None or Path(text).exists():
@@ -424,13 +424,13 @@ def _arrays_of(place: str) -> Iterator[Mapping[str, Array]]:
 
 
 def _pick(arrays: Mapping[str, Array], names: Sequence[str], place: str, text: str) -> Array:
-    array = arrays[name_in(list(arrays), names, place, text)]
+    array = arrays[pick_array_name(list(arrays), names, place, text)]
     if not isinstance(array, np.ndarray):
         raise no_arrays(place)
     return array
 
 
-def name_in(stored: Sequence[str], names: Sequence[str], place: str, text: str) -> str:
+def pick_array_name(stored: Sequence[str], names: Sequence[str], place: str, text: str) -> str:
     """The first of some names that is the name of a stored array."""
     for name in names:
         if name in stored:

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wildood.data.files import locked, write_atomically
-from wildood.data.images import Broken, Decoded, Framing, Images, decode, pillow_kept_quiet
+from wildood.data.images import Broken, Decoded, Framing, Images, decode, pillow_warnings
 from wildood.data.schema import Count, dump, parse
 from wildood.data.sources import blocks
 from wildood.errors import InputError
@@ -73,7 +73,6 @@ class Listing(Protocol):
 
     def remarks(self) -> None:
         """Log what the last whole iteration ignored."""
-        ...
 
 
 def open_cached(listing: Listing, framing: Framing, root: Path, *, skip_broken: bool, workers: int) -> Images:
@@ -150,7 +149,7 @@ class CacheRecord:
 
 
 class Index:
-    """The lines of an index file, found on demand: for millions of files they would fill the memory.
+    """The lines of an index file, read on demand: for millions of files they would fill the memory.
 
     A line has the fields of `Listed`, then the digest of the file, or null, the reason and whether it could not be read.
     """
@@ -334,14 +333,14 @@ def _build(listing: Listing, framing: Framing, place: Path, source: str, old: Im
         (place / _LISTING).open(encoding="utf-8") as lines,
         (place / _EXAMPLES).open("wb", buffering=1 << 20) as examples,
         (place / _INDEX).open("w", encoding="utf-8", buffering=1 << 20) as index,
-        pillow_kept_quiet(),
+        pillow_warnings(),
         _progress_bar(count) as advance,
     ):
         draft = _Draft(listing, examples, index)
         files = (Listed(*json.loads(line)) for line in lines)
         with closing(in_order(files, outcome, workers)) as outcomes:
-            for listed, found in outcomes:
-                draft.add(listed, found)
+            for listed, result in outcomes:
+                draft.add(listed, result)
                 advance()
         record = draft.finish(place, source, framing)
     (place / _LISTING).unlink()

@@ -109,7 +109,7 @@ class Broken:
 
 
 @contextmanager
-def pillow_kept_quiet() -> Iterator[None]:
+def pillow_warnings() -> Iterator[None]:
     """Around decoding in any threads: makes Pillow's warning of decompression bombs an error, and ignores its others."""
     # Filters belong to the process: if two threads changed them at the same time, one change would stay for ever.
     with _WARNING_FILTERS, warnings.catch_warnings():
@@ -130,7 +130,7 @@ def decode(path: str, framing: Framing) -> Decoded | Broken:
             image = _read_image(file, framing.channels)
         if framing.how == "as_published":
             digest.update(_base_name(path))
-        return Decoded(digest.hexdigest(), framed(image, framing, path))
+        return Decoded(digest.hexdigest(), frame(image, framing, path))
     except ImageError as error:
         return Broken(str(error))
     except OSError as error:
@@ -186,14 +186,14 @@ def _in_8_bits(image: Image.Image, bits: int) -> Image.Image:
     return Image.fromarray((values if bits == 32 and high <= 255 else values >> 8).astype(np.uint8))
 
 
-def framed(image: Image.Image, framing: Framing, name: str) -> Pixels:
+def frame(image: Image.Image, framing: Framing, name: str) -> Pixels:
     """The pixels of an RGB or grey image, resized and cropped."""
     if isinstance(framing.size, tuple):
         height, width = framing.size
         if framing.how == "as_published":
             return _cropped_by_name(_pixels(image), framing.size, name)
         if framing.how == "cover":
-            image = image.resize(covering(image.size, (width, height)), Image.Resampling.BILINEAR)
+            image = image.resize(covering_size(image.size, (width, height)), Image.Resampling.BILINEAR)
         elif image.width < width or image.height < height:
             raise _too_small(image.size, framing.size, name)
         # Half a pixel is rounded to even, as in torchvision's CenterCrop.
@@ -202,12 +202,12 @@ def framed(image: Image.Image, framing: Framing, name: str) -> Pixels:
     return _pixels(image)
 
 
-def covering(size: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:
+def covering_size(size: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:
     """The width and height at which an image just covers the target: one side is exact, the other rounded down.
 
     For a square target, that is torchvision's `Resize(int)`.
 
-    >>> covering((50, 33), (32, 32)), covering((33, 50), (32, 32)), covering((50, 33), (64, 32))
+    >>> covering_size((50, 33), (32, 32)), covering_size((33, 50), (32, 32)), covering_size((50, 33), (64, 32))
     ((48, 32), (32, 48), (64, 42))
     """
     (width, height), (target_width, target_height) = size, target

@@ -29,11 +29,9 @@ class Source(Protocol):
 
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
         """The raw examples at these indices, as one batch, and their labels."""
-        ...
 
     def fingerprint(self, *, labels: bool = True) -> str:
         """A short text that differs where the data differs; without `labels`, only where the examples do."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

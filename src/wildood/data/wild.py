@@ -37,7 +37,7 @@ class WildPool:
 
     def set_aside(self, share: float, seed: int) -> tuple["WildPool", Source]:
         """The pool without `share` of it, and a source of that share."""
-        kept, aside = _split_apart(self.source, share, generator(seed, "wild-aside"))
+        kept, aside = _split_distinct(self.source, share, generator(seed, "wild-aside"))
         if len(aside) == 0:
             raise InputError(f"wild has {len(self.source)} examples, too few to set a share of it aside: give more")
         return WildPool(Part(self.source, kept)), Part(self.source, aside)
@@ -82,8 +82,8 @@ class WildMixture:
     def set_aside(self, share: float, seed: int) -> tuple["WildMixture", Source]:
         """The mixture of the two pools without `share` of each, and one sample of the mixture from those shares."""
         rng = generator(seed, "wild-aside")
-        kept_id, aside_id = _split_apart(self.id, share, rng)
-        kept_ood, aside_ood = _split_apart(self.ood, share, rng)
+        kept_id, aside_id = _split_distinct(self.id, share, rng)
+        kept_ood, aside_ood = _split_distinct(self.ood, share, rng)
         if (len(aside_ood) == 0 and self.pi > 0) or (len(aside_id) == 0 and self.pi < 1):
             raise InputError("wild is too small to set a share of it aside: give more ID and OOD examples")
         kept = WildMixture(Part(self.id, kept_id), Part(self.ood, kept_ood), self.pi)
@@ -104,7 +104,7 @@ def as_wild(data: Any) -> Wild:
     return data if isinstance(data, WildMixture | WildPool) else WildPool(unlabelled_source(data, "wild"))
 
 
-def _split_apart(source: Source, share: float, rng: torch.Generator) -> tuple[Indices, Indices]:
+def _split_distinct(source: Source, share: float, rng: torch.Generator) -> tuple[Indices, Indices]:
     """A random split that keeps all copies of an example on one side, so that what is set aside is unseen."""
     kept, aside = split(len(source), share, rng, MOST_ASIDE)
     hashes = ExampleHashes(source)
@@ -124,7 +124,7 @@ def _split_apart(source: Source, share: float, rng: torch.Generator) -> tuple[In
 
 
 @dataclass(frozen=True, eq=False)
-class _Joined:
+class _Concatenation:
     """Two sources, concatenated."""
 
     first: Source
@@ -156,7 +156,7 @@ def _mixture_sample(id_part: Part, ood_part: Part, pi: float, rng: torch.Generat
     enough = (is_ood.cumsum(0) <= len(ood_part)) & ((~is_ood).cumsum(0) <= len(id_part))
     is_ood = is_ood[: int(enough.cumprod(0).sum())]
     indices = torch.where(is_ood, len(id_part) + is_ood.cumsum(0) - 1, (~is_ood).cumsum(0) - 1)
-    return Part(_Joined(id_part, ood_part), indices)
+    return Part(_Concatenation(id_part, ood_part), indices)
 
 
 class _PoolSampler:
