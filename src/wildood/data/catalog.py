@@ -119,17 +119,14 @@ def _svhn_file(part: str, md5: str, size: int) -> Download:
 
 
 def _odin(name: str, what: str, count: int, folder: str, key: str, md5: str) -> NamedSet:
-    source, parts, places = (
-        "https://github.com/facebookresearch/odin",
-        (SetPart("all", count),),
-        (f"{name}/{folder}", folder),
-    )
+    parts, places = (SetPart("all", count),), (f"{name}/{folder}", folder)
     downloads = _archive(f"https://www.dropbox.com/s/{key}/{folder}.tar.gz?dl=1", md5, _SCENES)
-    return NamedSet(name, f"{what} (ODIN's)", "see the source", source, "pictures", parts, places, downloads)
+    return NamedSet(name, f"{what} (ODIN's)", "see the source", _ODIN, "pictures", parts, places, downloads)
 
 
 _KRIZ, _STANFORD = "https://www.cs.toronto.edu/~kriz", "http://ufldl.stanford.edu/housenumbers"
 _DTD, _PLACES = "https://www.robots.ox.ac.uk/~vgg/data/dtd", "http://data.csail.mit.edu/places/places365"
+_ODIN = "https://github.com/facebookresearch/odin"
 _HENDRYCKS, _300K = "https://people.eecs.berkeley.edu/~hendrycks", "300K_random_images.npy"
 # The most bytes and members of an unpacked archive.
 _CIFAR, _SCENES = (250_000_000, 100), (500_000_000, 50_000)

@@ -64,7 +64,6 @@ def obtain(named: NamedSet, root: Path, part: SetPart | None = None, *, keep: bo
 
 
 def _obtain_file(named: NamedSet, file: Download, root: Path, *, keep: bool) -> None:
-    """Download a file, unless it is there, and unpack it, if it is an archive."""
     target = root / named.name
     if file.unpacked:
         _require_empty(target)

@@ -61,15 +61,7 @@ class Overlap:
 
 @dataclass(frozen=True, eq=False)
 class ExampleHashes:
-    """A hash of each example of a source, to find examples that two sources share. Each source is hashed once.
-
-    >>> from wildood.data.sources import ArraySource
-    >>> x = np.arange(50.0)[:, None]
-    >>> ExampleHashes(ArraySource(x[40:])).overlap(ExampleHashes(ArraySource(x))).shared
-    10
-    >>> ExampleHashes(ArraySource(x % 3)).overlap(ExampleHashes(ArraySource(x % 3))).by_chance
-    1.0
-    """
+    """A hash of each example of a source, to find examples that two sources share. Each source is hashed once."""
 
     source: Source
 

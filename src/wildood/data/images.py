@@ -43,12 +43,6 @@ class Framing:
             "centre" crops the centre without resizing; "as_published" pads by 4 pixels of the mean colour and crops at
             a place that depends on the file's name, as the released code does with LSUN-C.
         channels: 3 for RGB, 1 for grey.
-
-    >>> Framing(32).size
-    (32, 32)
-    >>> Framing(32, "stretch")
-    Traceback (most recent call last):
-    wildood.errors.InputError: how is 'stretch': give 'cover', 'centre' or 'as_published'
     """
 
     size: tuple[int, int] | int | None = None
@@ -68,13 +62,7 @@ class Framing:
 
 @dataclass(frozen=True, eq=False)
 class Images(ArraySource):
-    """Examples from files: what `fit` takes as labelled (if it has labels), wild or holdout.
-
-    >>> import numpy as np
-    >>> images = Images(np.zeros((2, 4, 4, 3), np.uint8), np.array([0, 1]), where="pets", classes=("cat", "dog"))
-    >>> len(images), images.classes[images.labels[1]]
-    (2, 'dog')
-    """
+    """Examples from files: what `fit` takes as labelled (if it has labels), wild or holdout."""
 
     where: str = ""  # the files, as the user named them
     classes: tuple[str, ...] = ()  # the names of the classes, in the order of the labels; empty if there are none

@@ -36,12 +36,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ArraySource:
-    """Examples in one array, in memory or in a memory map. It must not change: its fingerprint is computed once.
-
-    >>> source = ArraySource(np.arange(6.0).reshape(3, 2), np.array([0, 1, 0]))
-    >>> source.gather(torch.tensor([2, 0]))
-    (tensor([[4., 5.], [0., 1.]], dtype=torch.float64), tensor([0, 0]))
-    """
+    """Examples in one array, in memory or in a memory map. It must not change: its fingerprint is computed once."""
 
     examples: Array
     labels: Array | None = None

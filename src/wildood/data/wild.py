@@ -65,10 +65,9 @@ class WildMixture:
     """
 
     def __init__(self, id: Any, ood: Any, pi: float) -> None:  # noqa: A002 - the field's own word
-        pi = check_number(pi, "pi", "the share of OOD in the wild data, from 0 to 1", least=0, most=1)
+        self.pi = check_number(pi, "pi", "the share of OOD in the wild data, from 0 to 1", least=0, most=1)
         self.id = unlabelled_source(id, "wild id")
         self.ood = unlabelled_source(ood, "wild ood")
-        self.pi = pi
 
     @property
     def pools(self) -> tuple[Source, ...]:
