@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from wildood.data.named_sets import Download
+from wildood.data.catalog import Download
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.pool import using_threads
 from wildood.experiments.ray_pool import connected

@@ -13,7 +13,7 @@ import pytest
 from scipy.io import savemat
 
 from wildood.cli.main import main
-from wildood.data.named_sets import SETS, SetPart
+from wildood.data.catalog import SETS, SetPart
 
 RNG = np.random.default_rng(0)
 
@@ -179,7 +179,7 @@ def test_check_tells_everything_that_is_wrong(tmp_path, capsys, monkeypatch):
 
 
 def test_check_of_an_empty_root_is_no_mistake(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("wildood.data.named_sets.find_spec", lambda _: None)
+    monkeypatch.setattr("wildood.data.catalog.find_spec", lambda _: None)
     assert main(["data", "check", "--data-root", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"no named set is below {tmp_path}: wildood data get NAME brings one\n"
 

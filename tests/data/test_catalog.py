@@ -14,10 +14,18 @@ from PIL import Image
 from scipy.io import savemat
 
 from wildood.data import catalog
-from wildood.data.catalog import _read_array, _read_cifar, _read_cifar_classes, _read_svhn, is_named_set, open_set
+from wildood.data.catalog import (
+    SETS,
+    _read_array,
+    _read_cifar,
+    _read_cifar_classes,
+    _read_svhn,
+    is_named_set,
+    open_set,
+    readable_size,
+)
 from wildood.data.files import data_root
 from wildood.data.images import Images
-from wildood.data.named_sets import SETS, sets_table
 from wildood.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -222,7 +230,7 @@ def test_digits_are_as_scikit_learn_has_them():
 
 def test_digits_without_scikit_learn_say_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    monkeypatch.setattr("wildood.data.named_sets.find_spec", lambda _: None)
+    monkeypatch.setattr("wildood.data.catalog.find_spec", lambda _: None)
     with pytest.raises(InputError, match="inside scikit-learn: pip install scikit-learn"):
         open_set("digits")
 
@@ -330,6 +338,17 @@ def test_every_archive_is_a_tar_file():
     """The only kind that is unpacked."""
     for download in (download for named in SETS.values() for download in named.downloads):
         assert bool(download.unpacked) == download.file.endswith((".tar", ".tar.gz"))
+
+
+def sets_table() -> str:
+    """The named sets as the Markdown table of docs/data.md."""
+    rows = ["| name | what it is | images | download | framed to 32 x 32 by | terms |", "|---" * 6 + "|"]
+    for named in SETS.values():
+        parts = ", ".join(f"{part.name} {part.count:,}" for part in named.parts)
+        framed = (named.how or "") + (" (or `as_published`)" if named.as_published else "")
+        cells = (f"`{named.name}`", f"[{named.what}]({named.source})", parts, readable_size(named), framed, named.terms)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
 
 
 def test_the_documentation_has_the_table_of_the_named_sets():

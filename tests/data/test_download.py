@@ -20,9 +20,8 @@ import numpy as np
 import pytest
 
 from wildood.data import download as download_module
-from wildood.data.catalog import open_set
+from wildood.data.catalog import SETS, SetPart, open_set
 from wildood.data.download import DownloadError, download, kept_file, obtain, unpack, wrong_content
-from wildood.data.named_sets import SETS, SetPart
 from wildood.errors import InputError, WildoodError
 
 CONTENT = np.random.default_rng(0).bytes(300_000)

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from wildood.cli.options import DATA_ROOT, named, parse
+from wildood.data.catalog import SETS, NamedSet, SetPart, find_set, read_part, readable_size
 from wildood.data.files import data_root
-from wildood.data.named_sets import SETS, NamedSet, SetPart, find_set, readable_size
 from wildood.errors import InputError
 
 Wanted = tuple[NamedSet, SetPart | None]
@@ -105,8 +105,7 @@ def _check(wanted: Sequence[Wanted], root: Path) -> None:
 
 def _results(each: NamedSet, only: SetPart | None, root: Path, *, asked: bool) -> Iterator[bool]:
     """Whether each part and each kept file is as expected; each is printed as soon as it is checked."""
-    from wildood.data.catalog import read_part  # noqa: PLC0415 - slow to import
-    from wildood.data.download import kept_file, wrong_content  # noqa: PLC0415 - same
+    from wildood.data.download import kept_file, wrong_content  # noqa: PLC0415 - slow to import
 
     for part in [only] if only else each.parts:
         if each.place(part, root) or (asked and (only or not part.on_request)):

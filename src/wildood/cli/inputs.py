@@ -17,11 +17,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from wildood.data.archives import Archive, array_archive, open_archive
-from wildood.data.catalog import is_named_set, open_set
+from wildood.data.catalog import SETS, is_named_set, open_set
 from wildood.data.folders import open_images
 from wildood.data.images import Framing, Images
 from wildood.data.inputs import InputSpec
-from wildood.data.named_sets import SETS
 from wildood.data.sampling import seeded
 from wildood.data.sources import blocks
 from wildood.data.validation import align_classes

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from wildood.cli.main import FAILED
 from wildood.cli.options import named, parse
+from wildood.data.catalog import SETS
 from wildood.data.files import open_plain
-from wildood.data.named_sets import SETS
 from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.grids import GRIDS, add_own_methods, budget_texts, grid, only

@@ -20,12 +20,19 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wildood.data import array_files
-from wildood.data.array_files import names_arrays, open_arrays, place_and_names
 from wildood.data.files import open_plain
-from wildood.data.folders import listing_of
+from wildood.data.folders import (
+    X_NAMES,
+    array_errors,
+    is_array_file,
+    list_images,
+    no_arrays,
+    open_arrays,
+    pick_array_name,
+    split_array_names,
+)
 from wildood.data.image_cache import Listed, Listing, in_order
-from wildood.data.images import Broken, Decoded, Framing, decode, pillow_kept_quiet
+from wildood.data.images import Broken, Decoded, Framing, decode, pillow_warnings
 from wildood.data.sources import memory_of
 from wildood.data.validation import unlabelled_source
 from wildood.errors import InputError
@@ -46,20 +53,13 @@ class ShardExamples(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """Consecutive examples of an archive.
+    """Consecutive examples of an archive."""
 
-    Attributes:
-        first: the index of the first example, or of its file, in the archive.
-        count: how many examples, or files, there are.
-        fingerprint: a hash that changes with the examples, where it can be had without decoding them.
-        path: the file or directory that the examples are read from, if any; a Ray worker must see it.
-    """
-
-    first: int
-    count: int
+    first: int  # the index of the first example, or of its file, in the archive
+    count: int  # how many examples, or files, there are
     _: KW_ONLY
-    fingerprint: str = ""
-    path: Path | None = None
+    fingerprint: str = ""  # a hash that changes with the examples, where it can be had without decoding them
+    path: Path | None = None  # the file or directory that the examples are read from, if any; a Ray worker must see it
 
     def read(self, threads: int) -> ShardExamples:
         """Read and check the examples."""
@@ -68,11 +68,7 @@ class Shard:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ArrayShard(Shard):
-    """Rows in memory.
-
-    >>> ArrayShard(7, 3, rows=np.zeros((3, 2))).read(1).names
-    range(7, 10)
-    """
+    """Rows in memory."""
 
     rows: NDArray[Any]
     names: Sequence[str] = ()
@@ -119,7 +115,7 @@ class ImageShard(Shard):
         """Decode the images in threads; a file that cannot be read is refused, or left out."""
         images: dict[str, NDArray[np.uint8]] = {}
         broken: list[tuple[str, str]] = []
-        with pillow_kept_quiet(), closing(in_order(self.files, self._decode, threads)) as outcomes:
+        with pillow_warnings(), closing(in_order(self.files, self._decode, threads)) as outcomes:
             for file, outcome in outcomes:
                 if isinstance(outcome, Decoded):
                     images[file.name] = outcome.pixels
@@ -165,51 +161,32 @@ class ImageShard(Shard):
 
 @dataclass(frozen=True)
 class Archive:
-    """Examples to be scored in one pass.
+    """Examples to be scored in one pass."""
 
-    Attributes:
-        where: what the user named.
-        identity: a text that changes with the examples, as far as it can be had without reading them.
-        count: how many examples there are, if known.
-        shards: the examples, in their order.
-    """
-
-    where: str
-    identity: str
-    count: int | None
-    shards: Iterator[Shard]
+    where: str  # what the user named
+    identity: str  # a text that changes with the examples, as far as it can be had without reading them
+    count: int | None  # how many examples there are, if known
+    shards: Iterator[Shard]  # the examples, in their order
 
 
 @contextmanager
 def open_archive(text: str, framing: Framing, *, skip_broken: bool = False) -> Iterator[Archive]:
-    """The examples of a path, or of standard input (-), in the order of `open_images`.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     np.save(f"{place}/a.npy", np.zeros((5000, 3)))
-    ...     with open_archive(f"{place}/a.npy", Framing()) as archive:
-    ...         archive.count, [(shard.first, shard.count) for shard in archive.shards]
-    (5000, [(0, 4096), (4096, 904)])
-    """
-    if not names_arrays(text):
-        listing = listing_of(text)
+    """The examples of a path, or of standard input (-), in the order of `open_images`."""
+    if not is_array_file(text):
+        listing = list_images(text)
         identity = f"{os.path.realpath(listing.place)} {framing}"
         yield Archive(text, identity, None, _image_shards(listing, framing, skip_broken=skip_broken))
     elif text.lower().endswith(".npy") and isinstance(array := open_arrays(text).examples, np.memmap):
         yield Archive(text, _identity(text), len(array), _file_shards(Path(text), array))
     else:
         with open_stream(text) as stream:
-            piped = place_and_names(text)[0] == "-"
+            piped = split_array_names(text)[0] == "-"
             identity = text if piped else _identity(text)
             yield Archive(text, identity, stream.shape[0], _stream_shards(stream, hashed=piped))
 
 
 def array_archive(rows: NDArray[Any], names: Sequence[str], where: str, identity: str) -> Archive:
-    """The rows of an array in memory, such as a named set's.
-
-    >>> [shard.count for shard in array_archive(np.zeros((5000, 3)), (), "a set", "c0ffee").shards]
-    [4096, 904]
-    """
+    """The rows of an array in memory, such as a named set's."""
     size = shard_size(rows.nbytes // max(1, len(rows)))
     parts = ((first, rows[first : first + size]) for first in range(0, len(rows), size))
     shards = (ArrayShard(first, len(part), rows=part, names=names[first : first + size]) for first, part in parts)
@@ -217,11 +194,7 @@ def array_archive(rows: NDArray[Any], names: Sequence[str], where: str, identity
 
 
 def shard_size(example_bytes: int) -> int:
-    """How many examples of a size are read at once: whole batches, and fewer of large examples.
-
-    >>> shard_size(100), shard_size(20_000), shard_size(10_000_000)
-    (4096, 768, 256)
-    """
+    """How many examples of a size are read at once: whole batches, and fewer of large examples."""
     return min(LARGEST, max(BATCH, _SHARD_BYTES // max(1, example_bytes) // BATCH * BATCH))
 
 
@@ -257,18 +230,13 @@ def _fingerprint(content: bytes | memoryview) -> str:
 
 
 def _identity(text: str) -> str:
-    place, names = place_and_names(text)
+    place, names = split_array_names(text)
     status = Path(place).stat()
     return f"{os.path.realpath(place)} {names} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 
 class ArrayStream:
-    """The rows of one array in .npy format, read once from the beginning to the end.
-
-    Attributes:
-        shape: of the whole array.
-        row_bytes: of one example.
-    """
+    """The rows of one array in .npy format, read once from the beginning to the end."""
 
     def __init__(self, file: IO[bytes], magic: bytes, where: str) -> None:
         self._file, self._where = file, where
@@ -276,7 +244,7 @@ class ArrayStream:
         read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         self.shape, fortran, self._dtype = read_header(file)
         if self._dtype.hasobject:
-            raise array_files.no_arrays(where)
+            raise no_arrays(where)
         if not self.shape:
             raise InputError(f"{where} holds a single number: give at least one example, along the first axis")
         self.row_bytes = self._dtype.itemsize * prod(self.shape[1:])
@@ -291,47 +259,28 @@ class ArrayStream:
             yield self._read(count) if self._whole is None else self._whole[start : start + count]
 
     def _read(self, count: int) -> NDArray[Any]:
-        try:
+        with array_errors(self._where):
             content = self._file.read(count * self.row_bytes)
-            if len(content) == count * self.row_bytes:
-                return np.frombuffer(content, self._dtype).reshape(count, *self.shape[1:])
-        except MemoryError as error:
-            raise array_files.too_large(self._where) from error
-        except (OSError, *array_files.DAMAGED) as error:
-            raise array_files.no_arrays(self._where) from error
-        raise InputError(f"{self._where} ends in the middle of an array: give the whole of it")
+            if len(content) != count * self.row_bytes:
+                raise InputError(f"{self._where} ends in the middle of an array: give the whole of it")
+            return np.frombuffer(content, self._dtype).reshape(count, *self.shape[1:])
 
 
 @contextmanager
 def open_stream(text: str) -> Iterator[ArrayStream]:
-    """The inputs that FILE.npz, FILE.npz:x or - names, to be read row by row.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     np.savez(f"{place}/a.npz", x=np.zeros((3, 2)))
-    ...     with open_stream(f"{place}/a.npz") as stream:
-    ...         [rows.shape for rows in stream.rows(2)]
-    [(2, 2), (1, 2)]
-    """
-    place, names = place_and_names(text)
+    """The inputs that FILE.npz, FILE.npz:x or - names, to be read row by row."""
+    place, names = split_array_names(text)
     with ExitStack() as stack:
-        try:
+        with array_errors(place):
             file: IO[bytes] = sys.stdin.buffer if place == "-" else stack.enter_context(open_plain(place))
             magic = file.read(_MAGIC)
             if magic.startswith(b"PK"):
                 archive = stack.enter_context(zipfile.ZipFile(_seekable(file, magic, stack)))
                 arrays = [name.removesuffix(".npy") for name in archive.namelist()]
-                wanted = names[:1] or (arrays if len(arrays) == 1 else array_files.X_NAMES)
-                name = array_files.name_in(arrays, wanted, place, text)
+                name = pick_array_name(arrays, names[:1] or (arrays if len(arrays) == 1 else X_NAMES), place, text)
                 file = stack.enter_context(archive.open(f"{name}.npy"))
                 magic = file.read(_MAGIC)
             stream = ArrayStream(file, magic, text)
-        except InputError:
-            raise
-        except OSError as error:
-            raise array_files.not_read(place, error) from error
-        except array_files.DAMAGED as error:
-            raise array_files.no_arrays(place) from error
         yield stream
 
 

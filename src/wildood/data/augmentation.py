@@ -46,9 +46,6 @@ def random_view(images: Tensor, rng: torch.Generator, *, flip: bool = True) -> T
         images: (batch, channels, height, width), floats from 0 to 1.
         rng: the generator of all draws.
         flip: whether half of them are flipped; not for rotated images, which a flip would rotate the other way.
-
-    >>> random_view(torch.rand(5, 3, 8, 8), torch.Generator().manual_seed(0)).shape
-    torch.Size([5, 3, 8, 8])
     """
     return _resized_crop(_random_grey(_colour_jitter(images, rng), rng), rng, flip=flip)
 
@@ -78,7 +75,6 @@ def _uniform(count: int, low: float, high: float, rng: torch.Generator, like: Te
 
 
 def _colour_jitter(images: Tensor, rng: torch.Generator) -> Tensor:
-    """Change brightness, contrast, saturation and hue of most of the images."""
     count = len(images)
     chosen = _uniform(count, 0, 1, rng, images) < JITTERED
     brightness, contrast, saturation = (_uniform(count, 1 - STRENGTH, 1 + STRENGTH, rng, images) for _ in range(3))

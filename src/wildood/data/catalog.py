@@ -1,51 +1,265 @@
-"""Named sets, opened: `cifar10:train`, `svhn:test`, `textures`, from the data root to images and labels.
+"""The named sets, such as `cifar10:train` or `textures`: their files, where to download them, and their images.
 
-CIFAR's pickles are read without running any code that they name.
+CIFAR's pickles are read without running any code that they name. torch is imported only to open a set: `wildood data list`
+must start fast.
 """
 
 import csv
 import io
 import logging
+import os
 import pickle
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from importlib import import_module
+from importlib.util import find_spec
 from math import prod
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 import numpy as np
-import scipy.io
 
-from wildood.data.array_files import DAMAGED
-from wildood.data.files import data_root, write_atomically
-from wildood.data.folders import Folder, open_images
-from wildood.data.images import How, Images
-from wildood.data.named_sets import IN_SCIKIT_LEARN, SETS, NamedSet, SetPart, find_set
+from wildood.data.files import DAMAGED_ARRAY, IMAGE_SUFFIXES, data_root, write_atomically
 from wildood.errors import InputError, as_utf8
+
+if TYPE_CHECKING:
+    from wildood.data.images import How, Images
 
 Array = np.ndarray[Any, Any]
 SIDE = 32  # pixels of the images of all sets but the digits
 SAMPLE_LIST, SAMPLE_SEED = "chosen.csv", 0  # the part that is used of a larger set
+IN_SCIKIT_LEARN = "the digits are inside scikit-learn: pip install scikit-learn"
 _DIGITS = tuple(map(str, range(10)))
 _NO_CLASSES = "the set has no classes, give it as wild or test data"
 _DAMAGED = (  # what the readers raise for damaged files
-    *(*DAMAGED, pickle.UnpicklingError, scipy.io.matlab.MatReadError),
+    *(*DAMAGED_ARRAY, pickle.UnpicklingError),
     *(ArithmeticError, AttributeError, ImportError, LookupError, MemoryError),
 )
 _LOGGER = logging.getLogger("wildood")
 
 
-def is_named_set(text: str) -> bool:
-    """Whether a text names a set, with or without a part, rather than a file.
+@dataclass(frozen=True)
+class Download:
+    """A file to download."""
 
-    >>> is_named_set("svhn:test"), is_named_set("svhn.npz")
-    (True, False)
-    """
+    url: str
+    file: str  # its name on disk
+    md5: str | None = None  # its published checksum, if known
+    size: int | None = None  # in bytes, if known
+    unpacked: int = 0  # the most bytes that an archive may unpack to; 0 for a file that is used as it is
+    members: int = 0  # the most members that an archive may have
+    part: str | None = None  # the part in it; None for the whole set
+
+
+@dataclass(frozen=True)
+class SetPart:
+    """A part of a set, such as train or test."""
+
+    name: str
+    count: int  # the official number of images
+    files: tuple[str, ...] = ()  # none for a directory of pictures
+    on_request: bool = False  # downloaded only by its own name
+
+
+@dataclass(frozen=True)
+class NamedSet:
+    """A set, as its source describes it."""
+
+    name: str
+    what: str
+    terms: str  # of use, as far as they are publicly known
+    source: str  # its web page
+    kind: Literal["cifar10", "cifar100", "svhn", "pictures", "drawn", "array", "digits"]  # how its files are read
+    parts: tuple[SetPart, ...]
+    places: tuple[str, ...] = ()  # directories below the data root where wildood, torchvision or the released code puts it
+    downloads: tuple[Download, ...] = ()
+    meta: str = ""  # the file that names the classes
+    how: Literal["cover", "centre"] | None = None  # how its pictures are framed to 32 x 32; None if they have that size
+    as_published: bool = False  # whether the released code crops them differently (`Framing.how` "as_published")
+    labelled: bool = False
+
+    def part(self, name: str) -> SetPart:
+        """The part of this name; the name may be empty if there is only one."""
+        if not name and len(self.parts) == 1:
+            return self.parts[0]
+        for part in self.parts:
+            if part.name == name:
+                return part
+        *others, last = [f"{self.name}:{part.name}" for part in self.parts]
+        problem = f"has no part {name!r}" if name else "has several parts"
+        raise InputError(f"{self.name} {problem}: give " + (f"{', '.join(others)} or {last}" if others else self.name))
+
+    def files(self, part: SetPart) -> tuple[str, ...]:
+        """The files of a part; none for a directory of pictures."""
+        return (*part.files, self.meta) if self.meta else part.files
+
+    def place(self, part: SetPart, root: Path) -> Path | None:
+        """The directory with the files of a part; None if they are not below the data root."""
+        if self.kind == "digits":
+            return Path() if find_spec("sklearn") else None
+        files = self.files(part)
+        for place in (root / place for place in self.places):
+            if all((place / file).is_file() for file in files) if files else _has_pictures(place):
+                return place
+        return None
+
+
+def _has_pictures(place: Path) -> bool:
+    return any(Path(file).suffix.lower() in IMAGE_SUFFIXES for _, _, files in os.walk(place) for file in files)
+
+
+def _archive(url: str, md5: str, limits: tuple[int, int], size: int | None = None) -> tuple[Download]:
+    return (Download(url, PurePosixPath(urlsplit(url).path).name, md5, size, *limits),)
+
+
+def _svhn_file(part: str, md5: str, size: int) -> Download:
+    return Download(f"{_STANFORD}/{part}_32x32.mat", f"{part}_32x32.mat", md5, size, part=part)
+
+
+def _odin(name: str, what: str, count: int, folder: str, key: str, md5: str) -> NamedSet:
+    parts, places = (SetPart("all", count),), (f"{name}/{folder}", folder)
+    downloads = _archive(f"https://www.dropbox.com/s/{key}/{folder}.tar.gz?dl=1", md5, _SCENES)
+    return NamedSet(name, f"{what} (ODIN's)", "see the source", _ODIN, "pictures", parts, places, downloads)
+
+
+_KRIZ, _STANFORD = "https://www.cs.toronto.edu/~kriz", "http://ufldl.stanford.edu/housenumbers"
+_DTD, _PLACES = "https://www.robots.ox.ac.uk/~vgg/data/dtd", "http://data.csail.mit.edu/places/places365"
+_ODIN = "https://github.com/facebookresearch/odin"
+_HENDRYCKS, _300K = "https://people.eecs.berkeley.edu/~hendrycks", "300K_random_images.npy"
+# The most bytes and members of an unpacked archive.
+_CIFAR, _SCENES = (250_000_000, 100), (500_000_000, 50_000)
+_TEXTURES, _MANY = (2_000_000_000, 20_000), (10_000_000_000, 400_000)
+
+_SETS = (
+    NamedSet(
+        name="cifar10",
+        what="CIFAR-10: ten classes of animals and vehicles",
+        terms="no licence stated; cite Krizhevsky 2009",
+        source=f"{_KRIZ}/cifar.html",
+        kind="cifar10",
+        parts=(
+            SetPart("train", 50_000, tuple(f"data_batch_{number}" for number in range(1, 6))),
+            SetPart("test", 10_000, ("test_batch",)),
+        ),
+        places=("cifar10/cifar-10-batches-py", "cifar-10-batches-py", "cifarpy/cifar-10-batches-py"),
+        downloads=_archive(f"{_KRIZ}/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", _CIFAR, 170_498_071),
+        meta="batches.meta",
+        labelled=True,
+    ),
+    NamedSet(
+        name="cifar100",
+        what="CIFAR-100: a hundred classes of things",
+        terms="no licence stated; cite Krizhevsky 2009",
+        source=f"{_KRIZ}/cifar.html",
+        kind="cifar100",
+        parts=(SetPart("train", 50_000, ("train",)), SetPart("test", 10_000, ("test",))),
+        places=("cifar100/cifar-100-python", "cifar-100-python", "cifar-100-python/cifar-100-python"),
+        downloads=_archive(f"{_KRIZ}/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", _CIFAR, 169_001_437),
+        meta="meta",
+        labelled=True,
+    ),
+    NamedSet(
+        name="svhn",
+        what="Street View House Numbers: cropped digits",
+        terms="non-commercial use only",
+        source=_STANFORD,
+        kind="svhn",
+        parts=(
+            SetPart("train", 73_257, ("train_32x32.mat",)),
+            SetPart("test", 26_032, ("test_32x32.mat",)),
+            SetPart("extra", 531_131, ("extra_32x32.mat",), on_request=True),
+        ),
+        places=("svhn", "SVHN", "."),
+        downloads=(
+            _svhn_file("train", "e26dedcc434d2e4c54c9b2d4a06d8373", 182_040_794),
+            _svhn_file("test", "eb5a983be6a315427106f1b164d9cef3", 64_275_384),
+            _svhn_file("extra", "a93ce644f1a588dc4d68dda5feec44a7", 1_329_278_602),
+        ),
+        labelled=True,
+    ),
+    replace(
+        _odin("lsun-c", "LSUN scenes, crops", 10_000, "LSUN", "fhtsw1m3qxlwj6h", "458a0a0ab8e5f1cb4516d7400568e460"),
+        places=("lsun-c/LSUN", "LSUN_C", "LSUN"),
+        how="centre",
+        as_published=True,
+    ),
+    _odin("lsun-r", "LSUN scenes, resized", 10_000, "LSUN_resize", "moqh2wh8696c3yl", "278b7b31c8cb7e804a1465a8ce03a2dc"),
+    _odin("isun", "iSUN scenes, resized", 8_925, "iSUN", "ssz7qxfqae0cca5", "be77b0f2c26fda898afac5f99645ee70"),
+    NamedSet(
+        name="textures",
+        what="Describable Textures: 47 kinds",
+        terms="for research purposes",
+        source=f"{_DTD}/",
+        kind="pictures",
+        parts=(SetPart("all", 5_640),),
+        places=("textures/dtd/images", "dtd/images", "dtd/dtd/images"),
+        downloads=_archive(f"{_DTD}/download/dtd-r1.0.1.tar.gz", "fff73e5086ae6bdbea199a49dfb8a4c1", _TEXTURES, 625_239_812),
+        how="cover",
+        labelled=True,
+    ),
+    NamedSet(
+        name="places365",
+        what="Places365 scenes: 10,000 drawn of 328,500",
+        terms="non-commercial research and education; not to be passed on",
+        source="http://places2.csail.mit.edu/download.html",
+        kind="drawn",
+        parts=(SetPart("all", 10_000),),
+        places=("places365/test_256", "places365"),
+        downloads=_archive(f"{_PLACES}/test_256.tar", "f532f6ad7b582262a2ec8009075e186b", _MANY),
+        how="cover",
+    ),
+    NamedSet(
+        name="300k",
+        what="300K Random Images: a cleaned part of 80 Million Tiny Images",
+        terms="see the source",
+        source="https://github.com/hendrycks/outlier-exposure",
+        kind="array",
+        parts=(SetPart("all", 300_000, (_300K,)),),
+        places=("300k", "."),
+        downloads=(Download(f"{_HENDRYCKS}/{_300K}", _300K, "64ca64357de98351f28454274a112dc3"),),
+    ),
+    NamedSet(
+        name="digits",
+        what="scikit-learn's digits: scans of 8 x 8 pixels",
+        terms="CC BY 4.0 (UCI)",
+        source="https://scikit-learn.org/stable/datasets/toy_dataset.html",
+        kind="digits",
+        parts=(SetPart("all", 1_797),),
+        labelled=True,
+    ),
+)
+SETS: dict[str, NamedSet] = {named.name: named for named in _SETS}
+
+
+def find_set(text: str) -> tuple[NamedSet, str]:
+    """The set of `name` or `name:part`, and the name of the part, empty if there is none."""
+    name, _, part = text.partition(":")
+    if name in SETS:
+        return SETS[name], part
+    near = get_close_matches(name.lower(), SETS, n=1)
+    raise InputError(
+        f"no set is named {name!r}: " + (f"did you mean {near[0]}?" if near else f"give one of {', '.join(SETS)}")
+    )
+
+
+def readable_size(named: NamedSet) -> str:
+    """The size of a set's downloads, without the parts that are downloaded on request only."""
+    left_out = {part.name for part in named.parts if part.on_request}
+    sizes = [download.size for download in named.downloads if download.part not in left_out]
+    known = [size for size in sizes if size is not None]
+    if not sizes:
+        return "nothing"
+    return f"{sum(known) / 1e6:.0f} MB" if len(known) == len(sizes) else "not stated"
+
+
+def is_named_set(text: str) -> bool:
+    """Whether a text names a set, with or without a part, rather than a file."""
     return text.partition(":")[0] in SETS
 
 
-def open_set(text: str, root: str | Path | None = None, *, as_published: bool = False) -> Images:
+def open_set(text: str, root: str | Path | None = None, *, as_published: bool = False) -> "Images":
     """The images of a named set, with their labels where it has classes.
 
     A number of images other than the official one is logged as a warning.
@@ -69,12 +283,10 @@ def open_set(text: str, root: str | Path | None = None, *, as_published: bool = 
 
 def read_part(
     named: NamedSet, part: SetPart, root: Path, *, is_default_root: bool = False, as_published: bool = False
-) -> Images:
-    """A part of a set, whatever number of images it has.
+) -> "Images":
+    """A part of a set, whatever number of images it has."""
+    from wildood.data.images import Images  # noqa: PLC0415 - imports torch
 
-    >>> len(read_part(SETS["digits"], SETS["digits"].parts[0], Path("nowhere")))
-    1797
-    """
     place = named.place(part, root)
     if place is None:
         raise InputError(_missing(named, part, root, is_default_root=is_default_root))
@@ -99,19 +311,20 @@ def read_part(
 
 
 def _missing(named: NamedSet, part: SetPart, root: Path, *, is_default_root: bool) -> str:
-    """How to get a part that is not below the data root."""
     if named.kind == "digits":
         return IN_SCIKIT_LEARN
     full_name = f"{named.name}:{part.name}"
     command = f"wildood data get {full_name if part.on_request else named.name}"
     command += "" if is_default_root else f" --data-root {root}"
-    files = ", ".join((*part.files, named.meta) if named.meta else part.files) or "its pictures"
+    files = ", ".join(named.files(part)) or "its pictures"
     by_hand = f"place {files} in {root / named.places[0]}"
     what = full_name if len(named.parts) > 1 else named.name
     return f"{what} is not below {root}: {f'{command}, or ' if named.downloads else ''}{by_hand}"
 
 
-def _read_pictures(place: Path, named: NamedSet, how: How | None, root: Path) -> Images:
+def _read_pictures(place: Path, named: NamedSet, how: "How | None", root: Path) -> "Images":
+    from wildood.data.folders import open_images  # noqa: PLC0415 - imports torch
+
     images = open_images(place, None if how is None else (SIDE, SIDE), how=how or "cover", cache=root)
     if images.examples.shape[1:] != (SIDE, SIDE, 3):
         size = " x ".join(map(str, images.examples.shape[1:3]))
@@ -121,6 +334,8 @@ def _read_pictures(place: Path, named: NamedSet, how: How | None, root: Path) ->
 
 def _sample_list(place: Path, count: int, name: str) -> Path:
     """The manifest of a random sample of the pictures, drawn once; the folder itself if it has no more than `count`."""
+    from wildood.data.folders import Folder  # noqa: PLC0415 - imports torch
+
     path = place / SAMPLE_LIST
     if path.exists():
         return path
@@ -238,10 +453,12 @@ class _Unpickler(pickle.Unpickler):
 
 def _read_svhn(file: Path) -> tuple[Array, Array]:
     """Images (N x 32 x 32 x 3, uint8) and labels (int64; in the file, the digit 0 has label 10) of SVHN's .mat files."""
+    import scipy.io  # noqa: PLC0415 - slow to import
+
     try:
         content = scipy.io.loadmat(file, variable_names=["X", "y"])
         pixels, numbers = np.asarray(content["X"]), np.asarray(content["y"]).ravel()
-    except (*_DAMAGED, OSError) as error:
+    except (*_DAMAGED, OSError, scipy.io.matlab.MatReadError) as error:
         raise InputError(f"{file} is not a whole Matlab file with X and y: remove it and get it again") from error
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[:3] != (SIDE, SIDE, 3):
         raise InputError(f"{file}: X has dtype {pixels.dtype} and shape {pixels.shape}, not uint8 and (32, 32, 3, N)")

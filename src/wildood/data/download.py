@@ -21,8 +21,8 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
+from wildood.data.catalog import IN_SCIKIT_LEARN, Download, NamedSet, SetPart
 from wildood.data.files import locked, write_atomically
-from wildood.data.named_sets import IN_SCIKIT_LEARN, Download, NamedSet, SetPart
 from wildood.data.schema import Count, Limit, SchemaError, parse
 from wildood.errors import InputError, WildoodError
 
@@ -47,15 +47,6 @@ def obtain(named: NamedSet, root: Path, part: SetPart | None = None, *, keep: bo
     """Download and unpack what is missing of a part of a set; without a part, of all parts that are not on request only.
 
     One process does so at a time; another one waits.
-
-    Args:
-        named: the set.
-        root: the data root.
-        part: of the set.
-        keep: whether archives are kept after they are unpacked.
-
-    >>> from wildood.data.named_sets import SETS
-    >>> obtain(SETS["digits"], Path("nowhere"))  # nothing to do
     """
     parts = [part] if part else [part for part in named.parts if not part.on_request]
     if all(named.place(each, root) for each in parts):
@@ -73,7 +64,6 @@ def obtain(named: NamedSet, root: Path, part: SetPart | None = None, *, keep: bo
 
 
 def _obtain_file(named: NamedSet, file: Download, root: Path, *, keep: bool) -> None:
-    """Download a file, unless it is there, and unpack it, if it is an archive."""
     target = root / named.name
     if file.unpacked:
         _require_empty(target)
@@ -92,40 +82,27 @@ def _obtain_file(named: NamedSet, file: Download, root: Path, *, keep: bool) -> 
 
 
 def kept_file(file: Download, named: NamedSet, root: Path) -> Path | None:
-    """The path of a downloaded file, or of an archive that was kept or placed by hand; None if there is none.
-
-    >>> kept_file(Download("", "a.mat"), NamedSet("a", "", "", "", "svhn", (), ("a", ".")), Path("nowhere")) is None
-    True
-    """
+    """The path of a downloaded file, or of an archive that was kept or placed by hand; None if there is none."""
     places = (DOWNLOADS, ".") if file.unpacked else named.places
     return next((root / place / file.file for place in places if (root / place / file.file).is_file()), None)
 
 
 def wrong_content(path: Path, file: Download, root: Path) -> str:
-    """How the checksum of a file differs from the published or the recorded one; empty if it does not.
-
-    >>> wrong_content(Path(__file__), Download("", "a.mat"), Path("nowhere"))  # no checksum is known
-    ''
-    """
-    return _mismatch(_digests(path), _read_record(root, file.file), file.md5)
+    """How the checksum of a file differs from the published or the recorded one; empty if it does not."""
+    return _mismatch(_digests(path), _read_records(root).get(file.file, {}), file.md5)
 
 
 def download(url: str, target: Path, root: Path, md5: str | None = None) -> None:
     """Download a file by way of FILE.part; an interrupted download continues at the next call.
 
     The sha256 of the file is recorded in the data root. If no md5 is published, later downloads must have that sha256.
-
-    >>> download("ftp://example.org/a.npy", Path("a.npy"), Path("."))
-    Traceback (most recent call last):
-    wildood.errors.InputError: ftp://example.org/a.npy: give a URL that begins with http:// or https://
     """
     _require_web(url)
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
     _fetch_until_complete(url, part, root, target.name)
     digests = _digests(part)
-    wrong = _mismatch(digests, _read_record(root, target.name), md5)
-    if wrong:
+    if wrong := _mismatch(digests, _read_records(root).get(target.name, {}), md5):
         part.unlink()
         raise DownloadError(
             f"{target.name} from {url} is not the file that is expected: {wrong}. It was removed; "
@@ -152,11 +129,6 @@ def _read_records(root: Path) -> dict[str, Any]:
     except SchemaError as error:
         raise InputError(f"{path} is damaged ({error}): remove it, and checksums are recorded anew") from error
     return records
-
-
-def _read_record(root: Path, file: str) -> dict[str, Any]:
-    record: dict[str, Any] = _read_records(root).get(file, {})
-    return record
 
 
 def _write_record(root: Path, file: str, record: dict[str, Any]) -> None:
@@ -207,16 +179,18 @@ def _fetch(url: str, part: Path, root: Path, file: str) -> None:
     """One request, for the whole file or for what is missing of it."""
     have = _size(part)
     with _disk_errors(root / CHECKSUMS):
-        record = _read_record(root, file)
+        record = _read_records(root).get(file, {})
+    request = Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 - the scheme is checked
     try:
-        response = _request(url, have)
+        response: HTTPResponse = build_opener(_WebRedirects).open(request, timeout=_TIMEOUT)
     except HTTPError as error:
         if error.code != _RANGE_NOT_SATISFIABLE or not have:
             raise
         error.close()
         total = _total(error.headers) if "Content-Range" in error.headers else record.get("total")
         if total != have:
-            _start_over(url, part, root, file)
+            part.unlink()
+            _fetch(url, part, root, file)
         return
     with response:
         etag, total = response.headers.get("ETag"), _total(response.headers)
@@ -224,7 +198,8 @@ def _fetch(url: str, part: Path, root: Path, file: str) -> None:
             continues = response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
             if not continues or (record.get("etag", etag), record.get("total", total)) != (etag, total):
                 response.close()
-                _start_over(url, part, root, file)
+                part.unlink()
+                _fetch(url, part, root, file)
                 return
         else:  # the server does not support ranges, or none was asked for
             have = 0
@@ -233,28 +208,19 @@ def _fetch(url: str, part: Path, root: Path, file: str) -> None:
         _receive(response, part, have, total)
 
 
-def _start_over(url: str, part: Path, root: Path, file: str) -> None:
-    part.unlink()
-    _fetch(url, part, root, file)
-
-
 def _receive(response: HTTPResponse, part: Path, have: int, total: int | None) -> None:
     """Write what arrives behind the first `have` bytes, and flush it to the disk."""
     with _disk_errors(part):
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
-    try:
-        os.ftruncate(descriptor, have)
-        os.lseek(descriptor, have, os.SEEK_SET)
-        with _progress_bar(part.name.removesuffix(".part"), have, total) as update:
-            while block := response.read(_BLOCK):
-                with _disk_errors(part, None if total is None else total - have):
-                    _write(descriptor, block)
-                have += len(block)
-                update(have)
+        file = part.open("ab", buffering=0)
+    with file, _progress_bar(part.name.removesuffix(".part"), have, total) as update:
+        file.truncate(have)
+        while block := response.read(_BLOCK):
+            with _disk_errors(part, None if total is None else total - have):
+                _write(file.fileno(), block)
+            have += len(block)
+            update(have)
         with _disk_errors(part, 0):
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            os.fsync(file.fileno())
     if total is not None and have < total:
         raise ConnectionResetError(f"it ended after {have:,} of {total:,} bytes")
 
@@ -285,12 +251,6 @@ class _WebRedirects(HTTPRedirectHandler):
     def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Request | None:
         _require_web(newurl)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _request(url: str, have: int) -> HTTPResponse:
-    request = Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 - the scheme is checked
-    response: HTTPResponse = build_opener(_WebRedirects).open(request, timeout=_TIMEOUT)
-    return response
 
 
 def _require_web(url: str) -> None:
@@ -329,16 +289,6 @@ def unpack(archive: Path, target: Path, *, max_bytes: int, max_members: int) -> 
 
     Only plain files and directories are unpacked, without their owners and permissions. Links, devices, absolute paths and
     paths with .. are refused, and so are archives with more bytes or members than expected.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     archive, file = Path(place) / "a.tar.gz", Path(place) / "c.txt"
-    ...     _ = file.write_text("hello")
-    ...     with tarfile.open(archive, "w:gz") as tar:
-    ...         tar.add(file, "b/c.txt")
-    ...     unpack(archive, Path(place) / "a", max_bytes=100, max_members=10)
-    ...     (Path(place) / "a/b/c.txt").read_text()
-    'hello'
     """
     for leftover in target.parent.glob(f".{target.name}.*.unpacking"):  # of a killed process
         shutil.rmtree(leftover)

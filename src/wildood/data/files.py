@@ -4,12 +4,17 @@ import hashlib
 import io
 import json
 import logging
+import lzma
 import os
 import platform
 import re
 import stat
+import struct
 import sys
 import time
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,15 +33,15 @@ if TYPE_CHECKING:  # `wildood data list` starts without torch
     from torch import Tensor
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
+DAMAGED_ARRAY = (  # what numpy and zipfile raise for damaged files
+    *(ValueError, TypeError, KeyError, EOFError, RuntimeError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError),
+)
 _LOGGER = logging.getLogger("wildood")
 
 
 def data_root(path: str | Path | None = None) -> Path:
-    """The directory for downloads and caches: `path`, else the environment variable WILDOOD_DATA, else the user's cache.
-
-    >>> data_root("sets").as_posix()
-    'sets'
-    """
+    """The directory for downloads and caches: `path`, else the environment variable WILDOOD_DATA, else the user's cache."""
     if path is not None:
         return check_path(path, "the data root (cache=, root= or --data-root)")
     return Path(os.environ.get("WILDOOD_DATA") or user_cache_dir("wildood"))
@@ -47,31 +52,19 @@ def locked(path: Path, *, waiting: str | None = None, create: bool = True) -> It
     """Lock a file or a directory; yields False if another process holds the lock, or the file system has no locks.
 
     If `waiting` is a text, the lock is waited for, and the text is logged unless it is empty.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place, locked(Path(place) / "lock") as first:
-    ...     with locked(Path(place) / "lock") as second:
-    ...         first, second
-    (True, False)
     """
-    with _opened_to_lock(path, create=create) as descriptor:
+    with _lock_file(path, create=create) as descriptor:
         yield descriptor is not None and bool(_lock(descriptor, waiting))
 
 
 def is_held(path: Path) -> bool:
-    """Whether another process holds the lock; False where the file system has no locks.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place, locked(Path(place) / "lock"):
-    ...     is_held(Path(place) / "lock"), is_held(Path(place) / "other")
-    (True, False)
-    """
-    with _opened_to_lock(path, create=False) as descriptor:
+    """Whether another process holds the lock; False where the file system has no locks."""
+    with _lock_file(path, create=False) as descriptor:
         return descriptor is not None and _lock(descriptor) is False
 
 
 @contextmanager
-def _opened_to_lock(path: Path, *, create: bool) -> Iterator[int | None]:
+def _lock_file(path: Path, *, create: bool) -> Iterator[int | None]:
     if sys.platform == "win32":  # where an open file can be neither replaced nor removed
         yield None
         return
@@ -112,14 +105,7 @@ class DamagedFileError(ValueError):
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file through a draft beside it: after a crash or a power failure it has the old content or the new.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     write_atomically(Path(place) / "a.txt", b"whole")
-    ...     (Path(place) / "a.txt").read_bytes(), len(list(Path(place).iterdir()))
-    (b'whole', 1)
-    """
+    """Write a file through a draft beside it: after a crash or a power failure it has the old content or the new."""
     if path.is_char_device():  # /dev/null and the like: they must not be replaced
         path.write_bytes(content)
         return
@@ -146,8 +132,6 @@ def remove_leftovers(directory: Path) -> None:
 
     Drafts of another machine must be a day old, because some network file systems do not share locks between machines. Where
     the file system has no locks, drafts stay.
-
-    >>> remove_leftovers(Path("nowhere"))
     """
     names: list[str] = []
     with suppress(OSError):
@@ -174,12 +158,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def open_plain(path: str | Path) -> BinaryIO:
-    """Open a file for reading; a pipe, a socket or a device is refused, because reading it may never end.
-
-    >>> open_plain("/dev/zero")
-    Traceback (most recent call last):
-    wildood.errors.InputError: /dev/zero is a pipe, a socket or a device: give a plain file
-    """
+    """Open a file for reading; a pipe, a socket or a device is refused, because reading it may never end."""
     mode = Path(path).stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a directory raises an error of its own
         raise InputError(f"{path} is a pipe, a socket or a device: give a plain file")
@@ -194,21 +173,12 @@ def write_array_file(path: Path, **arrays: np.ndarray[Any, Any]) -> None:
 
 
 def digest(content: bytes | memoryview) -> str:
-    """The SHA-256 checksum of some bytes.
-
-    >>> len(digest(b"x"))
-    64
-    """
+    """The SHA-256 checksum of some bytes."""
     return hashlib.sha256(content).hexdigest()
 
 
 def dump_tensors(tensors: dict[str, "Tensor"], metadata: dict[str, str] | None = None) -> bytes:
-    """Named tensors as a safetensors file; tensors that share memory are written separately.
-
-    >>> import torch
-    >>> load_tensors(dump_tensors({"a": torch.tensor([1, 2])}))
-    {'a': tensor([1, 2])}
-    """
+    """Named tensors as a safetensors file; tensors that share memory are written separately."""
     from safetensors.torch import save  # noqa: PLC0415 - imports torch
 
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
@@ -226,24 +196,14 @@ def load_tensors(content: bytes) -> dict[str, "Tensor"]:
 
 
 def dump_state(state: Any) -> bytes:
-    """Nested dicts and lists of tensors and plain values as one safetensors file; no pickle.
-
-    >>> import torch
-    >>> load_state(dump_state({"a": [torch.tensor([1, 2]), None], "b": {"c": 0.1}}))
-    {'a': [tensor([1, 2]), None], 'b': {'c': 0.1}}
-    """
+    """Nested dicts and lists of tensors and plain values as one safetensors file; no pickle."""
     tensors: dict[str, Tensor] = {}
     skeleton = json.dumps(_take_tensors(state, tensors))
     return dump_tensors(tensors, {"skeleton": skeleton, "digest": _digest(skeleton, tensors)})
 
 
 def load_state(content: bytes) -> Any:
-    """What `dump_state` was given; a file that is not exactly what it wrote is refused.
-
-    >>> load_state(dump_state([1])[:-1])
-    Traceback (most recent call last):
-    wildood.data.files.DamagedFileError: not a whole safetensors file
-    """
+    """The state that `dump_state` wrote; a damaged or changed file is refused."""
     tensors = load_tensors(content)
     try:
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]

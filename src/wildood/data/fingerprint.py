@@ -29,26 +29,18 @@ Items = npt.NDArray[np.int64]  # one row for each example: its dataset and its i
 class Overlap:
     """How many examples of a source are also in another one.
 
-    Attributes:
-        shared: how many of the compared examples are.
-        compared: how many were compared.
-        share_compared: the share of the other source that they were compared with.
-        by_chance: the share of equal examples that two independent draws would have, where examples repeat by nature.
-        same_items: whether they are the same items of one dataset, not only equal ones.
-        repeatable: False where a source changes at each reading, so that values cannot be compared.
-
     >>> Overlap(shared=30, compared=100, share_compared=1.0).is_leak
     True
     >>> Overlap(shared=30, compared=100, share_compared=1.0, by_chance=0.3).is_leak
     False
     """
 
-    shared: int
-    compared: int
-    share_compared: float
-    by_chance: float = 0.0
-    same_items: bool = False
-    repeatable: bool = True
+    shared: int  # how many of the compared examples are
+    compared: int  # how many were compared
+    share_compared: float  # the share of the other source that they were compared with
+    by_chance: float = 0.0  # the share of equal examples in two independent draws, where examples repeat by nature
+    same_items: bool = False  # whether they are the same items of one dataset, not only equal ones
+    repeatable: bool = True  # False where a source changes at each reading, so that values cannot be compared
 
     @property
     def is_leak(self) -> bool:
@@ -69,15 +61,7 @@ class Overlap:
 
 @dataclass(frozen=True, eq=False)
 class ExampleHashes:
-    """A hash of each example of a source, to find examples that two sources share. Each source is hashed once.
-
-    >>> from wildood.data.sources import ArraySource
-    >>> x = np.arange(50.0)[:, None]
-    >>> ExampleHashes(ArraySource(x[40:])).overlap(ExampleHashes(ArraySource(x))).shared
-    10
-    >>> ExampleHashes(ArraySource(x % 3)).overlap(ExampleHashes(ArraySource(x % 3))).by_chance
-    1.0
-    """
+    """A hash of each example of a source, to find examples that two sources share. Each source is hashed once."""
 
     source: Source
 
@@ -110,10 +94,7 @@ class ExampleHashes:
         )
 
     def values(self, dtype: torch.dtype | None = None) -> Hashes:
-        """The hashes: of all examples in their order, or of a random sample of `count`.
-
-        Examples have the same hash if their values are equal in this dtype, their own unless given.
-        """
+        """The hashes of the values in this dtype: of all examples in their order, or of a random sample of `count`."""
         dtype = self.dtype if dtype is None else dtype
         cache = _HASHED.setdefault(self.source, {})
         if dtype not in cache:
@@ -187,7 +168,7 @@ def _count_shared(first: Items, second: Items) -> int:
 
 
 def _common(first: torch.dtype, second: torch.dtype) -> torch.dtype:
-    """The dtype in which values of two dtypes are compared: of floats the coarser one, so that a rounded copy is found."""
+    """The dtype in which values of two dtypes are compared: of floats the coarser one, so that rounded copies are equal."""
     if first == second:
         return first
     if first.is_floating_point and second.is_floating_point:
@@ -204,13 +185,6 @@ def role_of(record: Mapping[str, Any], source: Source) -> str:
     """What these examples were to the detector of this record: labelled, wild, ood, holdout, threshold, or nothing ("").
 
     Whole sets are recognised, with their labels or without, not single examples among others.
-
-    >>> import numpy as np, torch, wildood
-    >>> from wildood.data.sources import ArraySource
-    >>> x = np.random.default_rng(0).normal(size=(50, 4)).astype("float32")
-    >>> detector = wildood.posthoc(torch.nn.Linear(4, 3), wildood.MaxSoftmax(), holdout=x, alpha=0.1)
-    >>> role_of(detector.record, ArraySource(x)), role_of(detector.record, ArraySource(x[:40]))
-    ('threshold', '')
     """
     fingerprints = {source.fingerprint(), source.fingerprint(labels=False)}
     recorded: list[tuple[str, str]] = [
@@ -222,11 +196,7 @@ def role_of(record: Mapping[str, Any], source: Source) -> str:
 
 
 def role_text(role: str) -> str:
-    """What examples were to a detector, as the end of a sentence about them; empty if they were nothing.
-
-    >>> role_text("wild"), role_text("threshold"), role_text("")
-    ("were the detector's wild data", "set the detector's threshold", '')
-    """
+    """What examples were to a detector, as the end of a sentence about them; empty if they were nothing."""
     return _ROLES.get(role, f"were the detector's {role} data") if role else ""
 
 

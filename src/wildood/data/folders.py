@@ -7,14 +7,16 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from wildood.data.array_files import names_arrays, open_arrays
-from wildood.data.files import IMAGE_SUFFIXES, data_root, open_plain
+import numpy as np
+
+from wildood.data.files import DAMAGED_ARRAY, IMAGE_SUFFIXES, data_root, open_plain
 from wildood.data.image_cache import Listed, Listing, open_cached
 from wildood.data.images import Framing, How, Images
 from wildood.errors import InputError, as_utf8
@@ -25,6 +27,9 @@ _SUFFIXES = IMAGE_SUFFIXES | {".heic", ".heif", ".avif", ".jp2"}  # the last can
 _ACCEPTED = "give a folder of pictures, a .csv or .jsonl manifest, or an .npy or .npz file of arrays"
 _PATHS, _LABELS = ("path", "file", "image"), ("label", "class")
 _INTEGER, _FRACTION = re.compile(r"\d{1,9}"), re.compile(r"-\d+|-?\d+\.\d*")
+Array = np.ndarray[Any, Any]
+X_NAMES, Y_NAMES = ("x", "images", "inputs", "features"), ("y", "labels", "targets")  # of arrays
+_FILE_AND_NAMES = re.compile(r"(-|.*\.np[yz])(?::(.*))?", re.DOTALL | re.IGNORECASE)
 _LOGGER = logging.getLogger("wildood")
 
 
@@ -76,16 +81,14 @@ def open_images(
     threads = _processors() if workers is None else check_integer(workers, "workers", "at least 1, at most 1024", most=1024)
     skip_broken = check_flag(skip_broken, "skip_broken")
     check_path(path, "the path")
-    if names_arrays(str(path)):
+    if is_array_file(str(path)):
         return open_arrays(str(path))
-    listing, root = listing_of(path), data_root(cache)
-    if isinstance(listing, Folder) and listing.classes and _is_visible_in(root.resolve(), listing.root.resolve()):
-        raise InputError(f"{root} lies in {path}, where it would count as a class: give another cache= (--data-root)")
+    listing, root = list_images(path), data_root(cache)
+    if isinstance(listing, Folder) and listing.classes and root.resolve().is_relative_to(listing.root.resolve()):
+        below = root.resolve().relative_to(listing.root.resolve())
+        if not any(part.startswith(".") for part in below.parts):
+            raise InputError(f"{root} lies in {path}, where it would count as a class: give another cache= (--data-root)")
     return open_cached(listing, framing, root, skip_broken=skip_broken, workers=threads)
-
-
-def _is_visible_in(cache: Path, folder: Path) -> bool:
-    return cache.is_relative_to(folder) and not any(part.startswith(".") for part in cache.relative_to(folder).parts)
 
 
 def _processors() -> int:
@@ -93,13 +96,8 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def listing_of(path: str | Path) -> Listing:
-    """The files of a folder or a manifest.
-
-    >>> listing_of("")
-    Traceback (most recent call last):
-    wildood.errors.InputError: the path is empty: give a folder of pictures, a .csv or .jsonl manifest, or an .npy or ...
-    """
+def list_images(path: str | Path) -> Listing:
+    """The files of a folder or a manifest."""
     place = Path(path)
     if not str(path):
         raise InputError(f"the path is empty: {_ACCEPTED}")
@@ -135,15 +133,6 @@ class Folder:
     """The images below a folder; if it holds no images itself, its subfolders are the classes.
 
     Classes are numbered in the order of their names, or of their values if all names are integers (0, 1, 2, 10).
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     for name in ("dog/a.png", "cat/2/b.jpg", "cat/notes.txt"):
-    ...         (Path(place) / name).parent.mkdir(parents=True, exist_ok=True)
-    ...         (Path(place) / name).touch()
-    ...     folder = Folder(Path(place))
-    ...     folder.classes, [(file.name, file.label) for file in folder], folder.ignored
-    (('cat', 'dog'), [('cat/2/b.jpg', 0), ('dog/a.png', 1)], Tally(count=1, first='cat/notes.txt'))
     """
 
     def __init__(self, place: Path) -> None:
@@ -273,28 +262,19 @@ class _Row(NamedTuple):
 
 
 class Manifest:
-    r"""The images of a manifest, in its order; integer labels are taken as they are, names are numbered in sorted order.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     path = Path(place) / "pets.csv"
-    ...     _ = path.write_text("path,label\nb.png,dog\na.png,cat\n")
-    ...     manifest = Manifest(path)
-    ...     manifest.classes, [(file.name, file.label) for file in manifest]
-    (('cat', 'dog'), [('b.png', 1), ('a.png', 0)])
-    """
+    """The images of a manifest, in its order; integer labels are taken as they are, names are numbered in sorted order."""
 
     def __init__(self, place: Path) -> None:
         self.place, self.root = place, place.parent
-        found: set[str | None] = set()
+        labels: set[str | None] = set()
         for row in self._rows():
-            if found and (row.label is None) != (None in found):
+            if labels and (row.label is None) != (None in labels):
                 has, others = ("no label", "have one") if row.label is None else ("a label", "have none")
                 raise InputError(f"{place}: line {row.line} has {has} where lines before {others}: label all or none")
-            found.add(row.label)
-        if not found:
+            labels.add(row.label)
+        if not labels:
             raise InputError(f"{place} names no pictures: write a path on each line, below a header path or path,label")
-        names = sorted(name for name in found if name is not None)
+        names = sorted(name for name in labels if name is not None)
         are_integers = all(_INTEGER.fullmatch(name) for name in names)
         self.classes = () if are_integers else tuple(names)
         self._labels: dict[str | None, int | None] = {None: None}
@@ -311,7 +291,6 @@ class Manifest:
         """Nothing to log: a manifest ignores nothing."""
 
     def _rows(self) -> Iterator[_Row]:
-        """Every row, checked."""
         read = _csv_rows if self.place.suffix.lower() == ".csv" else _json_rows
         try:
             # utf-8-sig: spreadsheets begin a file with a byte order mark.
@@ -380,3 +359,106 @@ def _json_rows(file: Any, place: Path) -> Iterator[_Row]:
         if not isinstance(path, str) or isinstance(label, bool | list | dict):
             raise wrong
         yield _Row(line, path, None if label in {None, ""} else str(label))
+
+
+def is_array_file(text: str) -> bool:
+    """Whether a text names a file of arrays."""
+    return _FILE_AND_NAMES.fullmatch(text) is not None
+
+
+def open_arrays(text: str) -> Images:
+    """The inputs of a file, with labels where there are any; an .npy file is memory-mapped.
+
+    The arrays of an .npz file are named behind a colon, or have usual names (x and y, images and labels). An array
+    `classes` beside them names the classes, in the order of the labels.
+    """
+    place, names = split_array_names(text)
+    with _arrays_of(place) as arrays:
+        stored = list(arrays)
+        x = _pick(arrays, names[:1] or (stored if len(stored) == 1 else X_NAMES), place, text)
+        has_labels = bool(names[1:]) or (not names and len(stored) > 1 and any(name in stored for name in Y_NAMES))
+        y = _pick(arrays, names[1:] or Y_NAMES, place, text) if has_labels else None
+        has_classes = has_labels and not names and "classes" in stored
+        class_names = _pick(arrays, ["classes"], place, text) if has_classes else np.empty(0, str)
+    if x.ndim == 0 or (y is not None and y.ndim == 0):
+        raise InputError(f"{text} holds a single number: give at least one example, along the first axis")
+    if y is not None and len(x) != len(y):
+        raise InputError(f"{text}: {len(x)} examples but {len(y)} labels: give as many of one as of the other")
+    if y is None:
+        example = f"it holds {', '.join(stored)}: name the inputs and the labels, as in {place}:{','.join(stored[:2])}"
+        how_to_label = example if len(stored) > 1 else "save x and y together, as numpy.savez does"
+        return Images(x, where=text, unlabelled=how_to_label)
+    if y.ndim != 1 or y.dtype.kind not in "iu":  # the inputs may still be wild data
+        problem = f"its labels have dtype {y.dtype} and shape {y.shape}: give one integer class for each example"
+        return Images(x, where=text, unlabelled=problem)
+    classes = tuple(map(as_utf8, class_names.tolist())) if class_names.dtype.kind == "U" and class_names.ndim == 1 else ()
+    if classes and int(y.max(initial=0)) >= len(classes):
+        raise InputError(f"{text}: a label is {y.max()}, but classes names {len(classes)}: name every class")
+    return Images(x, y, where=text, classes=classes)
+
+
+def split_array_names(text: str) -> tuple[str, tuple[str, ...]]:
+    """The file of a text, and the names of arrays behind a colon."""
+    match = _FILE_AND_NAMES.fullmatch(text)
+    if match is None or match[2] is None or Path(text).exists():
+        return text, ()
+    names = tuple(match[2].split(","))
+    if not all(names) or len(names) > 2:
+        raise InputError(f"{text}: name the inputs, or the inputs and the labels, as in {match[1]}:x or {match[1]}:x,y")
+    return match[1], names
+
+
+@contextmanager
+def _arrays_of(place: str) -> Iterator[Mapping[str, Array]]:
+    standard_input = place == "-"
+    with array_errors(place), io.BytesIO(sys.stdin.buffer.read()) if standard_input else open_plain(place) as file:
+        is_archive = file.read(2) == b"PK"
+        file.seek(0)
+        if is_archive:  # numpy reads its arrays when they are asked for
+            with np.load(file, allow_pickle=False) as arrays:
+                yield arrays
+        elif standard_input:
+            yield {"x": np.load(file, allow_pickle=False)}
+        else:
+            yield {"x": np.load(place, mmap_mode="r", allow_pickle=False)}
+
+
+def _pick(arrays: Mapping[str, Array], names: Sequence[str], place: str, text: str) -> Array:
+    array = arrays[pick_array_name(list(arrays), names, place, text)]
+    if not isinstance(array, np.ndarray):
+        raise no_arrays(place)
+    return array
+
+
+def pick_array_name(stored: Sequence[str], names: Sequence[str], place: str, text: str) -> str:
+    """The first of some names that is the name of a stored array."""
+    for name in names:
+        if name in stored:
+            return name
+    raise InputError(
+        f"{text}: no array named {' or '.join(names)}, it holds {', '.join(stored)}: name one, as in "
+        f"{place}:{','.join(stored[:2])}"
+    )
+
+
+@contextmanager
+def array_errors(place: str) -> Iterator[None]:
+    """Make errors of numpy, zipfile and the system InputErrors that name the file."""
+    try:
+        yield
+    except InputError:
+        raise
+    except MemoryError as error:
+        raise InputError(
+            f"{place} holds, or claims to hold, an array larger than memory: give an .npy file, which is mapped"
+        ) from error
+    except (OSError, *DAMAGED_ARRAY) as error:
+        reason = getattr(error, "strerror", None)  # bzip2's own error for a damaged file has none
+        raise (
+            InputError(f"{place}: {reason}: give the path of a file that is there") if reason else no_arrays(place)
+        ) from error
+
+
+def no_arrays(place: str) -> InputError:
+    """The error for a file that is not one of arrays."""
+    return InputError(f"{place} is not an .npz or .npy file of plain arrays: numpy.savez writes one")

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wildood.data.files import locked, write_atomically
-from wildood.data.images import Broken, Decoded, Framing, Images, decode, pillow_kept_quiet
+from wildood.data.images import Broken, Decoded, Framing, Images, decode, pillow_warnings
 from wildood.data.schema import Count, dump, parse
 from wildood.data.sources import blocks
 from wildood.errors import InputError
@@ -45,11 +45,7 @@ _LOGGER = logging.getLogger("wildood")
 
 
 class Listed(NamedTuple):
-    """A file that should hold an image, and the state of the file.
-
-    >>> Listed("cat/1.png", 68, 1700000000000000000, 1700000000000000000, 0).index_prefix()
-    '["cat/1.png", 68, 1700000000000000000, 1700000000000000000, 0, '
-    """
+    """A file that should hold an image, and the state of the file."""
 
     name: str
     size: int  # -1: missing, or not a plain file
@@ -66,39 +62,21 @@ _STATE = Listed._fields.index("label")  # the fields before it are equal if a fi
 
 
 class Listing(Protocol):
-    """Files that should hold images, in an order that depends only on their names or their manifest.
+    """Files that should hold images, in an order that depends only on their names or their manifest."""
 
-    Attributes:
-        place: the folder or manifest, as the user named it.
-        root: the folder that file names are relative to.
-        classes: the names of the classes, in the order of the labels.
-        unlabelled: how to add labels, where there are none.
-    """
-
-    place: Path
-    root: Path
-    classes: tuple[str, ...]
-    unlabelled: str
+    place: Path  # the folder or manifest, as the user named it
+    root: Path  # the folder that file names are relative to
+    classes: tuple[str, ...]  # the names of the classes, in the order of the labels
+    unlabelled: str  # how to add labels, where there are none
 
     def __iter__(self) -> Iterator[Listed]: ...
 
     def remarks(self) -> None:
         """Log what the last whole iteration ignored."""
-        ...
 
 
 def open_cached(listing: Listing, framing: Framing, root: Path, *, skip_broken: bool, workers: int) -> Images:
-    """The images of a listing, from the cache below `root`; the cache is built or updated if files are new or changed.
-
-    >>> import tempfile
-    >>> from PIL import Image
-    >>> from wildood.data.folders import Folder
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     Image.new("RGB", (4, 4)).save(f"{place}/a.png")
-    ...     images = open_cached(Folder(Path(place)), Framing(), Path(place) / ".cache", skip_broken=False, workers=1)
-    ...     images.examples.shape, images.names[0]
-    ((1, 4, 4, 3), 'a.png')
-    """
+    """The images of a listing, from the cache below `root`; the cache is built or updated if files are new or changed."""
     source = json.dumps({"format": _FORMAT, "place": os.path.realpath(listing.place), **asdict(framing)})
     place = root / "decoded" / hashlib.blake2b(source.encode(), digest_size=16).hexdigest()
     try:
@@ -160,27 +138,18 @@ BrokenFile = tuple[Count, str, str, bool]  # line in the index, name, reason, an
 
 @dataclass(frozen=True)
 class CacheRecord:
-    """The content of about.json.
+    """The content of about.json."""
 
-    Attributes:
-        source: the files and their framing, as JSON.
-        shape: of the examples.
-        sizes: of the other files of the cache, in bytes.
-        hashes: of the index and the labels; to hash the examples would be to read them all.
-        broken: the files without an example.
-        content: a hash of the files' contents, their labels and the shape of the examples.
-    """
-
-    source: str
-    shape: tuple[int, ...]
-    sizes: dict[str, int]
-    hashes: dict[str, str]
-    broken: list[BrokenFile]
-    content: str
+    source: str  # the files and their framing, as JSON
+    shape: tuple[int, ...]  # of the examples
+    sizes: dict[str, int]  # of the other files of the cache, in bytes
+    hashes: dict[str, str]  # of the index and the labels; to hash the examples would be to read them all
+    broken: list[BrokenFile]  # the files without an example
+    content: str  # a hash of the files' contents, their labels and the shape of the examples
 
 
 class Index:
-    """The lines of an index file, found on demand: for millions of files they would fill the memory.
+    """The lines of an index file, read on demand: for millions of files they would fill the memory.
 
     A line has the fields of `Listed`, then the digest of the file, or null, the reason and whether it could not be read.
     """
@@ -200,8 +169,8 @@ class Index:
     def row(self, number: int) -> list[Any]:
         """The content of a line."""
         start = self._ends[number - 1] + 1 if number else 0
-        found: list[Any] = json.loads(self._bytes[start : self._ends[number]].tobytes())
-        return found
+        row: list[Any] = json.loads(self._bytes[start : self._ends[number]].tobytes())
+        return row
 
     def finder(self) -> Callable[[Listed], int | None]:
         """A thread-safe function for the line of a file that has not changed; its label may have."""
@@ -226,11 +195,7 @@ def _hash(row: Sequence[Any]) -> int:
 
 
 def index_line(listed: Listed, outcome: Outcome) -> str:
-    """The line of a file in an index.
-
-    >>> index_line(Listed("a.png", 0, 5, 6, None), Broken("is empty"))
-    '["a.png", 0, 5, 6, null, null, "is empty", false]'
-    """
+    """The line of a file in an index."""
     fields = [outcome.digest] if isinstance(outcome, Decoded) else [None, outcome.reason, outcome.unread]
     return listed.index_prefix() + json.dumps(fields)[1:]
 
@@ -317,9 +282,8 @@ def _read_cache(place: Path, source: str) -> ImageCache | None:
         record: CacheRecord = parse(about, CacheRecord)
         if record.source != source or {_EXAMPLES, *record.hashes} != {*record.sizes} or _INDEX not in record.hashes:
             return None
-        if any((place / name).stat().st_size != size for name, size in record.sizes.items()):
-            return None
-        if any(_hash_of(place / name) != known for name, known in record.hashes.items()):
+        has_sizes = all((place / name).stat().st_size == size for name, size in record.sizes.items())
+        if not has_sizes or any(_hash_of(place / name) != known for name, known in record.hashes.items()):
             return None
         examples = np.load(place / _EXAMPLES, mmap_mode="r", allow_pickle=False)
         labels = np.load(place / _LABELS, allow_pickle=False) if _LABELS in record.sizes else None
@@ -361,60 +325,46 @@ def _build(listing: Listing, framing: Framing, place: Path, source: str, old: Im
         known = find(listed)
         return known if known is not None else decode(os.path.join(listing.root, listed.name), framing)  # noqa: PTH118
 
-    count = _write_listing(listing, place / _LISTING)
+    with (place / _LISTING).open("w", encoding="utf-8") as lines:
+        count = 0
+        for count, listed in enumerate(listing, start=1):  # noqa: B007 - used below
+            lines.write(f"{json.dumps(listed)}\n")
     with (
         (place / _LISTING).open(encoding="utf-8") as lines,
         (place / _EXAMPLES).open("wb", buffering=1 << 20) as examples,
         (place / _INDEX).open("w", encoding="utf-8", buffering=1 << 20) as index,
-        pillow_kept_quiet(),
+        pillow_warnings(),
         _progress_bar(count) as advance,
     ):
         draft = _Draft(listing, examples, index)
         files = (Listed(*json.loads(line)) for line in lines)
         with closing(in_order(files, outcome, workers)) as outcomes:
-            for listed, found in outcomes:
-                draft.add(listed, found)
+            for listed, result in outcomes:
+                draft.add(listed, result)
                 advance()
         record = draft.finish(place, source, framing)
     (place / _LISTING).unlink()
     write_atomically(place / _ABOUT, dump(record))
 
 
-def _write_listing(listing: Listing, path: Path) -> int:
-    count = 0
-    with path.open("w", encoding="utf-8") as file:
-        for listed in listing:
-            file.write(f"{json.dumps(listed)}\n")
-            count += 1
-    return count
-
-
 def in_order(
     files: Iterable[Listed], work: Callable[[Listed], Outcome], workers: int
 ) -> Generator[tuple[Listed, Outcome], None, None]:
-    """Each file with its outcome, in the order of the files; threads work a bounded number of files ahead.
+    """Each file with its outcome, in the order of the files; threads work a bounded number of files ahead."""
 
-    >>> files = [Listed(f"{number}.png", 0, 0, 0, None) for number in range(40)]
-    >>> [found.reason for _, found in in_order(files, lambda listed: Broken(listed.name), workers=3)][-2:]
-    ['38.png', '39.png']
-    """
-
-    def work_on(batch: list[Listed]) -> list[Outcome]:
-        return [work(listed) for listed in batch]
+    def work_on(batch: list[Listed]) -> list[tuple[Listed, Outcome]]:
+        return [(listed, work(listed)) for listed in batch]
 
     remaining = iter(files)
-    waiting: deque[tuple[list[Listed], Future[list[Outcome]]]] = deque()
+    waiting: deque[Future[list[tuple[Listed, Outcome]]]] = deque()
     pool = ThreadPoolExecutor(workers)
     try:
-        while True:
-            batch = list(islice(remaining, _BATCH))
-            if batch:
-                waiting.append((batch, pool.submit(work_on, batch)))
-            elif not waiting:
-                return
-            if not batch or len(waiting) > 2 * workers:
-                done, future = waiting.popleft()
-                yield from zip(done, future.result(), strict=True)
+        while batch := list(islice(remaining, _BATCH)):
+            waiting.append(pool.submit(work_on, batch))
+            if len(waiting) > 2 * workers:
+                yield from waiting.popleft().result()
+        while waiting:
+            yield from waiting.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -28,15 +28,8 @@ _PADDING = 4
 _MEAN_COLOUR = {3: (125, 123, 114), 1: (123,)}
 _MOST_PIXELS = 100_000_000  # of a resized image: one of 1 x 1,000,000 pixels would fill the memory
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # no others: for EPS, Pillow starts a program
-_TRANSPOSE = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
+_TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
+_TRANSPOSE = {number: Image.Transpose[name] for number, name in enumerate(_TURNS, start=2)}  # by EXIF orientation
 _WARNING_FILTERS = threading.Lock()
 
 
@@ -50,12 +43,6 @@ class Framing:
             "centre" crops the centre without resizing; "as_published" pads by 4 pixels of the mean colour and crops at
             a place that depends on the file's name, as the released code does with LSUN-C.
         channels: 3 for RGB, 1 for grey.
-
-    >>> Framing(32).size
-    (32, 32)
-    >>> Framing(32, "stretch")
-    Traceback (most recent call last):
-    wildood.errors.InputError: how is 'stretch': give 'cover', 'centre' or 'as_published'
     """
 
     size: tuple[int, int] | int | None = None
@@ -75,36 +62,17 @@ class Framing:
 
 @dataclass(frozen=True, eq=False)
 class Images(ArraySource):
-    """Examples from files: what `fit` takes as labelled (if it has labels), wild or holdout.
+    """Examples from files: what `fit` takes as labelled (if it has labels), wild or holdout."""
 
-    Attributes:
-        where: the files, as the user named them.
-        classes: the names of the classes, in the order of the labels; empty if there are none.
-        names: the file of each example, relative to the folder or as the manifest has it; empty for arrays.
-        broken: the files that were left out because they cannot be read.
-        content: a hash of the examples, if it is known without reading them all.
-        unlabelled: how to add labels, if there are none.
-
-    >>> import numpy as np
-    >>> images = Images(np.zeros((2, 4, 4, 3), np.uint8), np.array([0, 1]), where="pets", classes=("cat", "dog"))
-    >>> len(images), images.classes[images.labels[1]]
-    (2, 'dog')
-    """
-
-    where: str = ""
-    classes: tuple[str, ...] = ()
-    names: Sequence[str] = field(default=(), repr=False)
-    broken: tuple[str, ...] = ()
-    content: str = ""
-    unlabelled: str = ""
+    where: str = ""  # the files, as the user named them
+    classes: tuple[str, ...] = ()  # the names of the classes, in the order of the labels; empty if there are none
+    names: Sequence[str] = field(default=(), repr=False)  # the file of each example; empty for arrays
+    broken: tuple[str, ...] = ()  # the files that were left out because they cannot be read
+    content: str = ""  # a hash of the examples, if it is known without reading them all
+    unlabelled: str = ""  # how to add labels, if there are none
 
     def fingerprint(self, *, labels: bool = True) -> str:
-        """The content's text, or that of the arrays.
-
-        >>> import numpy as np
-        >>> Images(np.zeros((2, 3)), content="c0ffee").fingerprint()
-        'c0ffee'
-        """
+        """The content's text, or that of the arrays."""
         return self.content if labels and self.content else ArraySource.fingerprint(self, labels=labels)
 
 
@@ -129,12 +97,8 @@ class Broken:
 
 
 @contextmanager
-def pillow_kept_quiet() -> Iterator[None]:
-    """Around decoding in any threads: makes Pillow's warning of decompression bombs an error, and ignores its others.
-
-    >>> with pillow_kept_quiet():
-    ...     warnings.warn_explicit("corrupt EXIF", UserWarning, "Image.py", 1, module="PIL.Image")
-    """
+def pillow_warnings() -> Iterator[None]:
+    """Around decoding in any threads: makes Pillow's warning of decompression bombs an error, and ignores its others."""
     # Filters belong to the process: if two threads changed them at the same time, one change would stay for ever.
     with _WARNING_FILTERS, warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"PIL\.")
@@ -144,16 +108,7 @@ def pillow_kept_quiet() -> Iterator[None]:
 
 
 def decode(path: str, framing: Framing) -> Decoded | Broken:
-    """The image in a file: upright, in 8 bits, framed.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     Image.new("L", (4, 2), 7).save(f"{place}/grey.png")
-    ...     decode(f"{place}/grey.png", Framing()).pixels.shape
-    (2, 4, 3)
-    >>> decode("gone.png", Framing())
-    Broken(reason='No such file or directory', unread=True)
-    """
+    """The image in a file: upright, in 8 bits, framed."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - paths would be slow for millions of files
             return Broken("is not a plain file")
@@ -163,7 +118,7 @@ def decode(path: str, framing: Framing) -> Decoded | Broken:
             image = _read_image(file, framing.channels)
         if framing.how == "as_published":
             digest.update(_base_name(path))
-        return Decoded(digest.hexdigest(), framed(image, framing, path))
+        return Decoded(digest.hexdigest(), frame(image, framing, path))
     except ImageError as error:
         return Broken(str(error))
     except OSError as error:
@@ -219,22 +174,14 @@ def _in_8_bits(image: Image.Image, bits: int) -> Image.Image:
     return Image.fromarray((values if bits == 32 and high <= 255 else values >> 8).astype(np.uint8))
 
 
-def framed(image: Image.Image, framing: Framing, name: str) -> Pixels:
-    """The pixels of an RGB or grey image, resized and cropped.
-
-    >>> wide = Image.new("RGB", (40, 20), (255, 0, 0))
-    >>> framed(wide, Framing(10), "wide.png").shape
-    (10, 10, 3)
-    >>> framed(wide, Framing(30, "centre"), "wide.png")
-    Traceback (most recent call last):
-    wildood.errors.InputError: wide.png is 40 x 20 pixels, too small to cut 30 x 30 (width x height) from: ...
-    """
+def frame(image: Image.Image, framing: Framing, name: str) -> Pixels:
+    """The pixels of an RGB or grey image, resized and cropped."""
     if isinstance(framing.size, tuple):
         height, width = framing.size
         if framing.how == "as_published":
             return _cropped_by_name(_pixels(image), framing.size, name)
         if framing.how == "cover":
-            image = image.resize(covering(image.size, (width, height)), Image.Resampling.BILINEAR)
+            image = image.resize(covering_size(image.size, (width, height)), Image.Resampling.BILINEAR)
         elif image.width < width or image.height < height:
             raise _too_small(image.size, framing.size, name)
         # Half a pixel is rounded to even, as in torchvision's CenterCrop.
@@ -243,12 +190,12 @@ def framed(image: Image.Image, framing: Framing, name: str) -> Pixels:
     return _pixels(image)
 
 
-def covering(size: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:
+def covering_size(size: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:
     """The width and height at which an image just covers the target: one side is exact, the other rounded down.
 
     For a square target, that is torchvision's `Resize(int)`.
 
-    >>> covering((50, 33), (32, 32)), covering((33, 50), (32, 32)), covering((50, 33), (64, 32))
+    >>> covering_size((50, 33), (32, 32)), covering_size((33, 50), (32, 32)), covering_size((50, 33), (64, 32))
     ((48, 32), (32, 48), (64, 42))
     """
     (width, height), (target_width, target_height) = size, target

@@ -87,20 +87,12 @@ class InputSpec:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """The spec as JSON-ready data.
-
-        >>> InputSpec(mean=(0.5,), std=(0.5,)).to_dict()
-        {'layout': 'NHWC', 'mean': (0.5,), 'std': (0.5,), 'size': None}
-        """
+        """The spec as JSON-ready data."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """The spec that `to_dict` described.
-
-        >>> InputSpec.from_dict({"layout": "NCHW", "mean": [0.5], "std": [0.5], "size": None}).layout
-        'NCHW'
-        """
+        """The spec that `to_dict` described."""
         settings: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
         return cls(**settings)
 
@@ -115,11 +107,7 @@ def _numbers(values: Any, name: str) -> tuple[float, ...]:
 
 
 def check_size(size: Any) -> tuple[int, int] | None:
-    """A height and a width, from both or from one number; None stays None.
-
-    >>> check_size(32), check_size([32, 48])
-    ((32, 32), (32, 48))
-    """
+    """A height and a width, from both or from one number; None stays None."""
     if size is None:
         return None
     expected = f"a number of pixels, or a height and a width, as in 32 or (32, 48), {LARGEST:,} at most"
@@ -131,11 +119,7 @@ def check_size(size: Any) -> tuple[int, int] | None:
 
 
 def to_model_input(raw: Tensor, spec: InputSpec | None, dtype: torch.dtype = torch.float32) -> Tensor:
-    """A raw batch as model input: by the spec if there is one; without, floats in the model's dtype, integers as they are.
-
-    >>> to_model_input(torch.zeros(2, 3, dtype=torch.float64), None).dtype
-    torch.float32
-    """
+    """A raw batch as model input: by the spec if there is one, else floats in the model's dtype and integers unchanged."""
     if spec is not None:
         return spec(raw).to(dtype)
     if raw.dtype == torch.uint8:

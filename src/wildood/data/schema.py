@@ -29,15 +29,10 @@ class SchemaError(ValueError):
 
 
 class Limit(NamedTuple):
-    """A condition besides the type, as in `Annotated[float, Limit(lambda value: value > 0, "a positive number")]`.
+    """A condition besides the type, as in `Annotated[float, Limit(lambda value: value > 0, "a positive number")]`."""
 
-    Attributes:
-        holds: whether a value of the type is within the limit.
-        words: what is expected, for the message.
-    """
-
-    holds: Callable[[Any], bool]
-    words: str
+    holds: Callable[[Any], bool]  # whether a value of the type is within the limit
+    words: str  # what is expected, for the message
 
 
 class ArgumentsOf(NamedTuple):
@@ -51,22 +46,12 @@ Count = Annotated[int, Limit(lambda value: 0 <= value < 2**63, "a whole number f
 
 
 def dump(record: Any) -> bytes:
-    """A dataclass as JSON; `parse` gives it back.
-
-    >>> from wildood.data.inputs import InputSpec
-    >>> parse(dump(InputSpec(size=32)), InputSpec).size
-    (32, 32)
-    """
+    """A dataclass as JSON; `parse` gives it back."""
     return json.dumps(asdict(record)).encode()
 
 
 def parse(content: bytes, expected: Any) -> Any:
-    """What JSON holds, as the expected type; see `check`.
-
-    >>> parse(b'{"alpha": [0.05, 2]}', dict[str, list[Rate]])
-    Traceback (most recent call last):
-    wildood.data.schema.SchemaError: alpha[1] is 2, expected a number between 0 and 1
-    """
+    """What JSON holds, as the expected type; see `check`."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -80,11 +65,6 @@ def check(value: Any, expected: Any, path: str = "") -> Any:
     Expected types are those of JSON (`float` takes whole numbers), `Any`, literals, unions, tuples, dataclasses and
     `TypedDict`s of them, and these with a `Limit` or `ArgumentsOf` in `Annotated`. A `TypedDict` with `total=False` may hold
     other keys.
-
-    Args:
-        value: as `json.loads` returned it.
-        expected: its type.
-        path: of the value, for the message.
 
     >>> check({"side": "left"}, dict[str, Literal["input", "output"]], "tap")
     Traceback (most recent call last):
@@ -103,7 +83,13 @@ def check(value: Any, expected: Any, path: str = "") -> Any:
         hints = get_type_hints(expected, include_extras=True)
         return _check_object(value, hints, expected.__required_keys__, path, closed=expected.__total__)
     if is_dataclass(expected):
-        return _build(expected, check_arguments(value, expected, path), path)
+        build: Any = expected
+        try:
+            return build(**check_arguments(value, expected, path))
+        except SchemaError:
+            raise
+        except ValueError as error:
+            raise SchemaError(f"{path or 'the whole'} is not valid: {error}") from error
     if origin in {list, tuple, Sequence}:
         return _check_list(value, origin, arguments, path)
     if origin in {dict, Mapping}:
@@ -115,26 +101,13 @@ def check(value: Any, expected: Any, path: str = "") -> Any:
 
 
 def check_arguments(value: Any, cls: Any, path: str = "") -> dict[str, Any]:
-    """An object that holds the arguments of a class, checked by the annotations of its constructor.
-
-    >>> from wildood.data.inputs import InputSpec
-    >>> check_arguments({"layout": "HWC"}, InputSpec, "input")
-    Traceback (most recent call last):
-    wildood.data.schema.SchemaError: input.layout is 'HWC', expected 'NHWC' or 'NCHW'
-    """
+    """An object that holds the arguments of a class, checked by the annotations of its constructor."""
     parameters = inspect.signature(cls).parameters.values()
     hints = get_type_hints(cls.__init__, include_extras=True)
     named = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
     required = {each.name for each in named if each.default is each.empty}
     expected = {each.name: hints[each.name] for each in named}
     return _check_object(value, expected, required, path, closed=len(named) == len(parameters))
-
-
-def _build(cls: Any, arguments: dict[str, Any], path: str) -> Any:
-    try:
-        return cls(**arguments)
-    except ValueError as error:
-        raise SchemaError(f"{path or 'the whole'} is not valid: {error}") from error
 
 
 def _check_limits(value: Any, limits: Sequence[Any], path: str) -> Any:

@@ -29,21 +29,14 @@ class Source(Protocol):
 
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
         """The raw examples at these indices, as one batch, and their labels."""
-        ...
 
     def fingerprint(self, *, labels: bool = True) -> str:
         """A short text that differs where the data differs; without `labels`, only where the examples do."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
 class ArraySource:
-    """Examples in one array, in memory or in a memory map. It must not change: its fingerprint is computed once.
-
-    >>> source = ArraySource(np.arange(6.0).reshape(3, 2), np.array([0, 1, 0]))
-    >>> source.gather(torch.tensor([2, 0]))
-    (tensor([[4., 5.], [0., 1.]], dtype=torch.float64), tensor([0, 0]))
-    """
+    """Examples in one array, in memory or in a memory map. It must not change: its fingerprint is computed once."""
 
     examples: Array
     labels: Array | None = None
@@ -57,12 +50,7 @@ class ArraySource:
         return _rows(self.examples, indices), labels
 
     def fingerprint(self, *, labels: bool = True) -> str:
-        """A hash of every byte, or of about a gigabyte spread over a larger array.
-
-        >>> x, y = np.zeros((3, 2)), np.array([0, 1, 0])
-        >>> ArraySource(x, y).fingerprint(labels=False) == ArraySource(x).fingerprint() != ArraySource(x, y).fingerprint()
-        True
-        """
+        """A hash of every byte, or of about a gigabyte spread over a larger array."""
         alone, with_labels = self._fingerprints
         return with_labels if labels else alone
 
@@ -137,8 +125,8 @@ class DatasetSource:
             label = operator.index(pair[1].item() if hasattr(pair[1], "item") else pair[1])
             np.int64(label)
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # several values, none, or too large a number
-            given = quoted(pair[1])
-            raise InputError(f"{self.name}: the label of example {index} is {given}: give an integer class") from error
+            value = quoted(pair[1])
+            raise InputError(f"{self.name}: the label of example {index} is {value}: give an integer class") from error
         return label
 
     @property
@@ -163,11 +151,7 @@ class DatasetSource:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Some of a source's examples, as a source.
-
-    >>> len(Part(ArraySource(np.zeros((5, 2))), torch.tensor([0, 3])))
-    2
-    """
+    """Some of a source's examples, as a source."""
 
     source: Source
     indices: Indices
@@ -186,13 +170,7 @@ class Part:
 
 
 def check_plain(array: Array, name: str) -> Array:
-    """The array, or tensor; a subclass whose items may differ from what its memory holds is refused.
-
-    >>> check_plain(np.ma.masked_array([1, 2], mask=[True, False]), "x")
-    Traceback (most recent call last):
-    wildood.errors.InputError: x is a MaskedArray, whose items may differ from its memory: give a plain array or tensor, such
-    as x.filled(0)
-    """
+    """The array, or tensor; a subclass whose items may differ from what its memory holds is refused."""
     plain: type[Any] = Tensor if isinstance(array, Tensor) else np.ndarray
     kinds = type(array).__mro__[: type(array).__mro__.index(plain)]
     own = [kind for kind in kinds if kind not in {np.memmap, nn.Parameter} and _ITEM_ACCESS & vars(kind).keys()]
@@ -207,12 +185,7 @@ def check_plain(array: Array, name: str) -> Array:
 
 
 def check_dense(tensor: Tensor, name: str) -> Tensor:
-    """The tensor; one without numbers in memory at fixed places, or with numbers torch cannot compute with, is refused.
-
-    >>> check_dense(torch.eye(2).to_sparse(), "wild")
-    Traceback (most recent call last):
-    wildood.errors.InputError: wild is a sparse tensor: give a dense one, as wild.to_dense() does
-    """
+    """The tensor; one without numbers in memory at fixed places, or with numbers torch cannot compute with, is refused."""
     if tensor.is_meta:
         raise InputError(f"{name} is a tensor on the meta device, without data: give one that holds the examples")
     if tensor.is_quantized:
@@ -226,42 +199,26 @@ def check_dense(tensor: Tensor, name: str) -> Tensor:
 
 
 def native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The array in this machine's byte order, the only one that torch reads.
-
-    >>> native(np.array([1.5], dtype=">f4")).dtype.isnative
-    True
-    """
+    """The array in this machine's byte order, the only one that torch reads."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def is_mapped(source: Source) -> bool:
-    """Whether a source's examples are read from the disk when they are gathered.
-
-    >>> is_mapped(ArraySource(np.zeros((2, 3))))
-    False
-    """
+    """Whether a source's examples are read from the disk when they are gathered."""
     if isinstance(source, Part):
         return is_mapped(source.source)
     return isinstance(source, ArraySource) and isinstance(source.examples, np.memmap)
 
 
 def memory_of(values: Array) -> memoryview:
-    """The bytes of an array or tensor, for a hash; numpy has no bfloat16, so a tensor is read as bytes.
-
-    >>> memory_of(torch.tensor([1, 2], dtype=torch.int16)).tolist()
-    [1, 0, 2, 0]
-    """
+    """The bytes of an array or tensor, for a hash; numpy has no bfloat16, so a tensor is read as bytes."""
     if isinstance(values, Tensor):
         values = values.detach().cpu().resolve_neg().contiguous().flatten().view(torch.uint8).numpy()
     return np.ascontiguousarray(native(values)).data
 
 
 def blocks(array: Array) -> Iterator[tuple[int, Array]]:
-    """Views of a large array, one after the other, with the number of their first row.
-
-    >>> [start for start, _ in blocks(np.zeros((3, 1 << 20)))]
-    [0, 2]
-    """
+    """Views of a large array, one after the other, with the number of their first row."""
     rows = max(1, BLOCK_BYTES * len(array) // max(1, array.nbytes))
     for start in range(0, len(array), rows):
         yield start, array[start : start + rows]

@@ -19,22 +19,13 @@ _BATCH = 256  # examples of a dataset that are read at once for their labels
 
 
 def all_labels(source: Source) -> Tensor:
-    """Every label of a labelled source.
-
-    >>> all_labels(Part(ArraySource(np.zeros((3, 2)), np.array([2, 0, 1])), torch.tensor([0, 2])))
-    tensor([2, 1])
-    """
+    """Every label of a labelled source."""
     batches = torch.split(torch.arange(len(source)), _BATCH)
     return torch.cat([labels for _, labels in map(source.gather, batches) if labels is not None])
 
 
 def check_labels(labels: Tensor, name: str, classes: int) -> None:
-    """Refuse a label that the model has no class for.
-
-    >>> check_labels(torch.tensor([0, 3]), "holdout", classes=3)
-    Traceback (most recent call last):
-    wildood.errors.InputError: holdout: a label is 3, but the model has 3 classes: labels count from 0 to 2
-    """
+    """Refuse a label that the model has no class for."""
     lowest, highest = int(labels.min()), int(labels.max())
     if lowest < 0 or highest >= classes:
         wrong = lowest if lowest < 0 else highest
@@ -44,14 +35,7 @@ def check_labels(labels: Tensor, name: str, classes: int) -> None:
 
 
 def labelled_source(data: Any, name: str) -> Source:
-    """`(x, y)` or a dataset of pairs, as a checked source.
-
-    >>> len(labelled_source((np.zeros((4, 2)), np.array([0, 1, 0, 1])), "labelled"))
-    4
-    >>> labelled_source((np.zeros((4, 2)), np.array([0.0, 1.0, 0.0, 1.0])), "labelled")
-    Traceback (most recent call last):
-    wildood.errors.InputError: labelled: labels have dtype float64 and shape (4,): give one integer class for each example
-    """
+    """`(x, y)` or a dataset of pairs, as a checked source."""
     if isinstance(data, Part) and data.gather(torch.arange(1))[1] is not None:
         return data
     if isinstance(data, ArraySource):
@@ -74,11 +58,7 @@ def labelled_source(data: Any, name: str) -> Source:
 
 
 def unlabelled_source(data: Any, name: str, first: int = 0) -> Source:
-    """`x` or a dataset (its labels are ignored), as a checked source; messages count examples from `first` on.
-
-    >>> len(unlabelled_source(np.zeros((4, 2)), "wild"))
-    4
-    """
+    """`x` or a dataset (its labels are ignored), as a checked source; messages count examples from `first` on."""
     if isinstance(data, ArraySource):
         _checked_examples(data.examples, name)
     if isinstance(data, ArraySource | DatasetSource | Part):
@@ -103,13 +83,7 @@ def labelled_and_holdout(labelled: Any, holdout: Any) -> tuple[Source, Source | 
 
 
 def align_classes(labelled: Any, other: Any, name: str) -> Any:
-    """Other examples with the class numbers of `labelled`, where both have named classes; some may be missing.
-
-    >>> photos = Images(np.zeros((2, 1)), np.array([0, 1]), classes=("cat", "dog"), where="photos")
-    >>> dogs = Images(np.zeros((1, 1)), np.array([0]), classes=("dog",), where="dogs")
-    >>> align_classes(photos, dogs, "holdout").labels
-    array([1])
-    """
+    """Other examples with the class numbers of `labelled`, where both have named classes; some may be missing."""
     if not isinstance(labelled, Images) or not isinstance(other, Images) or labelled.classes == other.classes:
         return other
     if not labelled.classes or not other.classes:

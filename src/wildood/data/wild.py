@@ -19,13 +19,7 @@ MOST_ASIDE = 10_000  # examples: enough to know a rate to half a point, and each
 
 @dataclass(frozen=True, eq=False)
 class WildPool:
-    """Unlabelled traffic, drawn in a shuffled cycle.
-
-    >>> import numpy as np
-    >>> pool = WildPool(unlabelled_source(np.zeros((3, 2)), "wild"))
-    >>> pool.sampler(seed=0).draw(5).shape
-    torch.Size([5, 2])
-    """
+    """Unlabelled traffic, drawn in a shuffled cycle."""
 
     source: Source
 
@@ -43,7 +37,7 @@ class WildPool:
 
     def set_aside(self, share: float, seed: int) -> tuple["WildPool", Source]:
         """The pool without `share` of it, and a source of that share."""
-        kept, aside = _split_apart(self.source, share, generator(seed, "wild-aside"))
+        kept, aside = _split_distinct(self.source, share, generator(seed, "wild-aside"))
         if len(aside) == 0:
             raise InputError(f"wild has {len(self.source)} examples, too few to set a share of it aside: give more")
         return WildPool(Part(self.source, kept)), Part(self.source, aside)
@@ -71,10 +65,9 @@ class WildMixture:
     """
 
     def __init__(self, id: Any, ood: Any, pi: float) -> None:  # noqa: A002 - the field's own word
-        pi = check_number(pi, "pi", "the share of OOD in the wild data, from 0 to 1", least=0, most=1)
+        self.pi = check_number(pi, "pi", "the share of OOD in the wild data, from 0 to 1", least=0, most=1)
         self.id = unlabelled_source(id, "wild id")
         self.ood = unlabelled_source(ood, "wild ood")
-        self.pi = pi
 
     @property
     def pools(self) -> tuple[Source, ...]:
@@ -88,8 +81,8 @@ class WildMixture:
     def set_aside(self, share: float, seed: int) -> tuple["WildMixture", Source]:
         """The mixture of the two pools without `share` of each, and one sample of the mixture from those shares."""
         rng = generator(seed, "wild-aside")
-        kept_id, aside_id = _split_apart(self.id, share, rng)
-        kept_ood, aside_ood = _split_apart(self.ood, share, rng)
+        kept_id, aside_id = _split_distinct(self.id, share, rng)
+        kept_ood, aside_ood = _split_distinct(self.ood, share, rng)
         if (len(aside_ood) == 0 and self.pi > 0) or (len(aside_id) == 0 and self.pi < 1):
             raise InputError("wild is too small to set a share of it aside: give more ID and OOD examples")
         kept = WildMixture(Part(self.id, kept_id), Part(self.ood, kept_ood), self.pi)
@@ -106,16 +99,11 @@ Wild = WildPool | WildMixture
 
 
 def as_wild(data: Any) -> Wild:
-    """A user's wild data, ready to draw from.
-
-    >>> import numpy as np
-    >>> type(as_wild(np.zeros((3, 2)))).__name__
-    'WildPool'
-    """
+    """A user's wild data, ready to draw from."""
     return data if isinstance(data, WildMixture | WildPool) else WildPool(unlabelled_source(data, "wild"))
 
 
-def _split_apart(source: Source, share: float, rng: torch.Generator) -> tuple[Indices, Indices]:
+def _split_distinct(source: Source, share: float, rng: torch.Generator) -> tuple[Indices, Indices]:
     """A random split that keeps all copies of an example on one side, so that what is set aside is unseen."""
     kept, aside = split(len(source), share, rng, MOST_ASIDE)
     hashes = ExampleHashes(source)
@@ -135,7 +123,7 @@ def _split_apart(source: Source, share: float, rng: torch.Generator) -> tuple[In
 
 
 @dataclass(frozen=True, eq=False)
-class _Joined:
+class _Concatenation:
     """Two sources, concatenated."""
 
     first: Source
@@ -167,7 +155,7 @@ def _mixture_sample(id_part: Part, ood_part: Part, pi: float, rng: torch.Generat
     enough = (is_ood.cumsum(0) <= len(ood_part)) & ((~is_ood).cumsum(0) <= len(id_part))
     is_ood = is_ood[: int(enough.cumprod(0).sum())]
     indices = torch.where(is_ood, len(id_part) + is_ood.cumsum(0) - 1, (~is_ood).cumsum(0) - 1)
-    return Part(_Joined(id_part, ood_part), indices)
+    return Part(_Concatenation(id_part, ood_part), indices)
 
 
 class _PoolSampler:

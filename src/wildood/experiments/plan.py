@@ -14,10 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from wildood.data.catalog import SIDE
+from wildood.data.catalog import SETS, SIDE, find_set
 from wildood.data.files import data_root
 from wildood.data.inputs import InputSpec
-from wildood.data.named_sets import SETS, find_set
 from wildood.detect.posthoc import CHOSEN_BY
 from wildood.detect.split import ASIDE
 from wildood.errors import InputError

@@ -1,7 +1,8 @@
 """The data of an experiment: its sets, split into labelled, wild, holdout and test examples."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,24 +10,25 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from wildood.data.catalog import open_set
+from wildood.data.catalog import find_set, open_set
 from wildood.data.files import data_root
 from wildood.data.folders import open_images
 from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
-from wildood.data.named_sets import find_set
 from wildood.data.sources import Part, Source
-from wildood.data.splits import OOD_TRAINING, Numbers, SplitIndices, paper_split
 from wildood.data.validation import unlabelled_source
 from wildood.data.wild import WildMixture
 from wildood.errors import InputError
 from wildood.experiments.experiment import FINGERPRINT, Experiment
 
 ID_ARRAYS = {"train": "train_images,train_labels", "test": "test_images,test_labels"}
+LABELLED_SHARE, OOD_SHARE, VALIDATION_SHARE = 0.5, 0.7, 0.3  # section 4.1
 RANDOM_IMAGES_SHARE = 0.99  # of 300K Random Images for training
+MAX_VALIDATION = 10_000  # examples
 DIGITS_SPEC = InputSpec(mean=(0.5,), std=(0.5,))
 DIGITS_CLASSES, DIGITS_PI = 7, 0.1
 LABELLED, WILD, HOLDOUT = 450, 400, 200  # ID digits; the other 214 are test examples
+Numbers = npt.NDArray[np.int64]
 TestPart = Literal["test", "validation"]
 
 
@@ -65,6 +67,38 @@ class Split:
         return test
 
 
+@dataclass(frozen=True, eq=False)
+class SplitIndices:
+    """Numbers of examples in the ID training set, the ID test set and the OOD sets.
+
+    Attributes:
+        labelled: of the ID training set.
+        wild_id: of the ID training set, in the wild.
+        validation_id: of the ID training set, neither labelled nor in the wild.
+        holdout: labelled ID examples that nothing trains on: `validation_id`, or else some of the ID test set.
+        test_id: of the ID test set.
+        wild_ood: of the OOD set (of its training part, if it has official parts), in the wild.
+        validation_ood: of the same set; looked at by the released protocol only, since it stands for OOD labels.
+        test_ood: of the OOD set (of its test part).
+    """
+
+    labelled: Numbers
+    wild_id: Numbers
+    validation_id: Numbers
+    holdout: Numbers
+    test_id: Numbers
+    wild_ood: Numbers
+    validation_ood: Numbers
+    test_ood: Numbers
+
+    def record(self) -> dict[str, Any]:
+        """How many each part has, and a hash of which: to be kept with a run."""
+        return {
+            name: {"count": len(part), "hash": hashlib.blake2b(part.tobytes(), digest_size=8).hexdigest()}
+            for name, part in asdict(self).items()
+        }
+
+
 @dataclass(frozen=True)
 class Counts:
     """How many examples the sets of an experiment have."""
@@ -80,7 +114,7 @@ class Counts:
             self.id_test,
             self.ood[ood],
             experiment.seed,
-            ood_share=RANDOM_IMAGES_SHARE if ood == "300k" else OOD_TRAINING,
+            ood_share=RANDOM_IMAGES_SHARE if ood == "300k" else OOD_SHARE,
             holdout_from_test=_takes_test_holdout(experiment),
         )
 
@@ -126,6 +160,69 @@ def load_split(experiment: Experiment, root: str | Path | None = None) -> Split:
         validation_ood=validation,
         record={name: each.record() for name, each in indices.items()},
     )
+
+
+def paper_split(
+    id_train: int,
+    id_test: int,
+    ood: int | tuple[int, int],
+    seed: int,
+    *,
+    ood_share: float = OOD_SHARE,
+    holdout_from_test: bool = False,
+) -> SplitIndices:
+    """Section 4.1: half of the ID training set is labelled, half is in the wild; 70 % of the OOD set is for training.
+
+    Of what is for training, 30 % validates. An OOD set with official parts (SVHN) keeps them: (training, test) examples.
+
+    The holdout is the validating part of the wild ID half. The released code takes it from the ID test set and tests on the
+    others, which is right for a starting classifier that has seen all of the ID training set. The draws are the released
+    code's, in its order: of the ID training set, of the OOD set (none if it has official parts), of the ID test set (if it
+    gives the holdout), of the wild ID half, of the OOD set's training part.
+
+    Args:
+        id_train: how many examples the ID training set has.
+        id_test: how many the ID test set has.
+        ood: how many the OOD set has, or its official training and test parts.
+        seed: decides the draws.
+        ood_share: the share of the OOD set for training: 0.99 for 300K Random Images.
+        holdout_from_test: whether the holdout is taken from the ID test set, as in the released code.
+
+    >>> split = paper_split(50_000, 10_000, 5_640, seed=0)
+    >>> [len(part) for part in (split.labelled, split.wild_id, split.holdout, split.test_id)]
+    [25000, 17500, 7500, 10000]
+    >>> len(split.wild_ood), len(split.validation_ood), len(split.test_ood)
+    (2763, 1184, 1693)
+    """
+    rng = np.random.default_rng(seed)
+    labelled, wild_id = _shuffled_split(np.arange(id_train), int(LABELLED_SHARE * id_train), rng)
+    if isinstance(ood, tuple):
+        training, test_ood = np.arange(ood[0]), np.arange(ood[1])
+    else:
+        training, test_ood = _shuffled_split(np.arange(ood), int(ood_share * ood), rng)
+    test_id, holdout = np.arange(id_test), None
+    if holdout_from_test:
+        holdout, test_id = _shuffled_split(test_id, _validation_count(id_test), rng)
+    validation_id, wild_id = _shuffled_split(wild_id, _validation_count(len(wild_id)), rng)
+    validation_ood, wild_ood = _shuffled_split(training, _validation_count(len(training)), rng)
+    if holdout is None:
+        holdout = validation_id
+    indices = SplitIndices(labelled, wild_id, validation_id, holdout, test_id, wild_ood, validation_ood, test_ood)
+    empty = [name for name, part in asdict(indices).items() if len(part) == 0]
+    if empty:
+        raise InputError(f"{id_train} ID, {id_test} test and {ood} OOD examples leave none for {empty[0]}: give more")
+    return indices
+
+
+def _validation_count(count: int) -> int:
+    return min(int(VALIDATION_SHARE * count), MAX_VALIDATION)
+
+
+def _shuffled_split(numbers: Numbers, first: int, rng: np.random.Generator) -> tuple[Numbers, Numbers]:
+    """Some of the numbers, and the others, both in the order of the draw."""
+    order = np.arange(len(numbers))
+    rng.shuffle(order)
+    return numbers[order[:first]], numbers[order[first:]]
 
 
 def digits_split(seed: int, part: TestPart = "test", pi: float = DIGITS_PI) -> Split:
