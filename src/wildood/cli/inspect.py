@@ -21,8 +21,7 @@ from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_confidence
 from wildood.experiments.evaluation import SetDecisions
 from wildood.report.figures import plots_installed
-from wildood.report.inspection import Inspection, inspect_traffic
-from wildood.report.inspection_page import inspection_page, inspection_record
+from wildood.report.inspection_page import Inspection, inspect_traffic, inspection_page, inspection_record
 from wildood.train.progress import logger, verbose_logging
 
 NAMED = 5  # examples to label first that are named on screen

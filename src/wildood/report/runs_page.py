@@ -15,8 +15,7 @@ from wildood.experiments.store import SCORES, Failure, Result, RunStore, Scores
 from wildood.experiments.tables import ResultsTable, TableRow, id_title, method_title, paper_set, result_tables, set_title
 from wildood.report.figures import Curve, Point, constraint_of_runs, over_pi
 from wildood.report.page import generator, render
-from wildood.report.paper_comparison import comparison_table
-from wildood.report.results_table import results_table, table_title
+from wildood.report.results_table import paper_table, results_table, table_title
 from wildood.report.run_page import ScoreFigure, fpr95_text, run_title, score_figure
 from wildood.report.table import Column, Row, Table, TableCell, percent
 from wildood.scores.shipped import NAMES as POSTHOC
@@ -129,7 +128,7 @@ def runs_page(runs: Runs, provenance: dict[str, str], title: str = TITLE) -> str
         runs=runs,
         failures=[(run_link(failure.experiment), run_title(failure.experiment), failure.error) for failure in runs.failures],
         results=[_with_settings(results_table(results), results) for results in runs.tables],
-        comparisons=list(filter(None, map(comparison_table, runs.tables))),
+        comparisons=list(filter(None, map(paper_table, runs.tables))),
         pi_figures=pi_figures(runs),
         constraint_figures=constraint_figures(runs),
         score_figures=score_figures(runs),
