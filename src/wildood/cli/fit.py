@@ -14,8 +14,7 @@ from torch import nn
 
 from wildood.cli.inputs import adapt, check_colours, input_spec, read_labelled, read_model, read_wild
 from wildood.cli.main import say
-from wildood.cli.options import named
-from wildood.cli.training import TrainingOptions, as_toml, parse_training, require
+from wildood.cli.options import TrainingOptions, as_toml, named, parse_training, require
 from wildood.data.files import write_text
 from wildood.data.images import Images
 from wildood.data.wild import Wild, as_wild

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from wildood.cli.inputs import adapt, check_colours, input_spec, read_labelled, read_model
-from wildood.cli.options import named
-from wildood.cli.training import TrainingOptions, as_toml, parse_training, require
+from wildood.cli.options import TrainingOptions, as_toml, named, parse_training, require
 from wildood.data.files import dump_tensors, write_array_file, write_atomically, write_text
 from wildood.data.images import Images
 from wildood.data.sampling import generator, split
