@@ -11,14 +11,13 @@ from typing import Annotated
 
 import tyro
 
-from wildood.cli.inputs import read_like, read_model, read_test
+from wildood.cli.inputs import read_detector, read_test, read_unlabelled
 from wildood.cli.main import say
 from wildood.cli.options import DATA_ROOT, named, parse
 from wildood.data.catalog import is_named_set
 from wildood.data.files import write_text
 from wildood.data.images import Images
 from wildood.detect.checks import check_seed, versions
-from wildood.detect.storage import load
 from wildood.errors import InputError, as_utf8
 from wildood.experiments.evaluation import RESAMPLES, Evaluation, Measured, SetDecisions, measure
 from wildood.report.evaluation_page import (
@@ -78,12 +77,14 @@ def run(words: Sequence[str]) -> None:
     names = _names(options.ood)
     check_integer(options.resamples, "--resamples", "at least 1, at most 1,000,000", most=10**6)
     check_seed(options.seed, "--seed")
-    detector = load(options.detector, model=None if options.model is None else read_model(options.model))
+    detector = read_detector(options)
     out = options.detector / "evaluation" if options.out is None else options.out
     _check_place(out)
     with verbose_logging(verbose=not options.quiet):
-        known = SetDecisions.asked(detector, _name(options.id), read_test(detector, options.id, "--id", options))
-        sets = {name: read_like(detector, text, "--ood", options) for name, text in zip(names, options.ood, strict=True)}
+        known = SetDecisions.asked(detector, _name(options.id), read_test(options.id, "--id", options, detector))
+        sets = {
+            name: read_unlabelled(text, "--ood", options, detector) for name, text in zip(names, options.ood, strict=True)
+        }
         _check_apart(sets)
         unknown = [SetDecisions.asked(detector, name, images) for name, images in sets.items()]
         measured = measure(detector, known, unknown, options.resamples, options.seed)

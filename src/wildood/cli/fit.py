@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from wildood.cli.inputs import adapt, check_colours, input_spec, read_labelled, read_model, read_wild
+from wildood.cli.inputs import adapt, check_colours, input_spec, read_labelled, read_model, read_unlabelled
 from wildood.cli.main import say
 from wildood.cli.options import TrainingOptions, as_toml, named, parse_training, require
 from wildood.data.files import write_text
@@ -82,7 +82,7 @@ def run(words: Sequence[str]) -> None:
     check_colours(options)  # before pictures are decoded
     with verbose_logging(verbose=not options.quiet):
         labelled = read_labelled(options.labelled, "--labelled", options)
-        wild = None if options.wild is None else read_wild(options.wild, "--wild", options, labelled)
+        wild = None if options.wild is None else read_unlabelled(options.wild, "--wild", options, labelled)
         holdout = None if options.holdout is None else read_labelled(options.holdout, "--holdout", options, labelled)
         options, model = adapt(labelled, options, model)
     settings: dict[str, Any] = {

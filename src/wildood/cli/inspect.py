@@ -9,14 +9,13 @@ from typing import Annotated, Any
 
 import tyro
 
-from wildood.cli.inputs import read_like, read_model
+from wildood.cli.inputs import read_detector, read_unlabelled
 from wildood.cli.main import FOUND, OK, say_named
 from wildood.cli.options import DATA_ROOT, named, parse
 from wildood.data.files import write_text
 from wildood.data.fingerprint import role_of, role_text
 from wildood.data.images import Images
 from wildood.detect.detector import Detector
-from wildood.detect.storage import load
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_confidence
 from wildood.experiments.evaluation import SetDecisions
@@ -71,8 +70,8 @@ def run(words: Sequence[str]) -> int:
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file: give a directory")
     with verbose_logging(verbose=not options.quiet):
-        detector = load(options.detector, model=None if options.model is None else read_model(options.model))
-        traffic = read_like(detector, options.wild, "--wild", options)
+        detector = read_detector(options)
+        traffic = read_unlabelled(options.wild, "--wild", options, detector)
         known = None if options.id is None else _read_known(detector, options, traffic)
         asked = SetDecisions.asked(detector, "--wild", traffic)
         reference = None if known is None else SetDecisions.asked(detector, "--id", known)
@@ -92,7 +91,7 @@ def run(words: Sequence[str]) -> int:
 def _read_known(detector: Detector, options: InspectOptions, traffic: Images) -> Images:
     """The examples of --id; refused if they cannot be what they are said to be."""
     text = str(options.id)
-    known = read_like(detector, text, "--id", options)
+    known = read_unlabelled(text, "--id", options, detector)
     used = role_of(detector.record, known)
     if used:
         raise InputError(f"--id: {text}: these examples {role_text(used)}: give ID examples that nothing has seen")
