@@ -73,19 +73,19 @@ def run(words: Sequence[str]) -> int:
         detector = read_detector(options)
         traffic = read_unlabelled(options.wild, "--wild", options, detector)
         known = None if options.id is None else _read_known(detector, options, traffic)
-        asked = SetDecisions.asked(detector, "--wild", traffic)
+        decided = SetDecisions.asked(detector, "--wild", traffic)
         reference = None if known is None else SetDecisions.asked(detector, "--id", known)
-        found = inspect_traffic(detector, asked, reference, confidence=options.confidence, role_of=asked.role_of)
-        record = inspection_record(detector, found, traffic, options.top)
+        inspection = inspect_traffic(detector, decided, reference, confidence=options.confidence, role_of=decided.role_of)
+        record = inspection_record(detector, inspection, traffic, options.top)
         write_text(out / "inspection.json", json.dumps(record, indent=1) + "\n")
-        say_named(_lines(found, record, out), width=12)
+        say_named(_lines(inspection, record, out), width=12)
         if plots_installed():
             command = shlex.join(["wildood", "inspect", *words])
-            write_text(out / "report.html", inspection_page(detector, found, traffic, record, command))
+            write_text(out / "report.html", inspection_page(detector, inspection, traffic, record, command))
             logger.info("%s shows the examples", out / "report.html")
         else:
             logger.info("for a page that shows the examples: pip install matplotlib, then the same command again")
-    return FOUND if found.found else OK
+    return FOUND if inspection.found else OK
 
 
 def _read_known(detector: Detector, options: InspectOptions, traffic: Images) -> Images:
@@ -100,13 +100,13 @@ def _read_known(detector: Detector, options: InspectOptions, traffic: Images) ->
     return known
 
 
-def _lines(found: Inspection, record: dict[str, Any], out: Path) -> dict[str, str]:
+def _lines(inspection: Inspection, record: dict[str, Any], out: Path) -> dict[str, str]:
     """The result, to be read."""
     more = ", ..." if len(record["label_first"]) > NAMED else ""
     first = ", ".join(str(row["example"]) for row in record["label_first"][:NAMED])
     return {
-        "traffic": f"{found.rejected.text(found.confidence)} of {record['wild']} are rejected",
-        "unknown": found.says,
-        "promise": found.promise.says,
+        "traffic": f"{inspection.rejected.text(inspection.confidence)} of {record['wild']} are rejected",
+        "unknown": inspection.says,
+        "promise": inspection.promise.says,
         "label first": f"{first}{more} ({out / 'inspection.json'} says why)",
     }

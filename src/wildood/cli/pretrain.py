@@ -37,14 +37,8 @@ class PretrainOptions(TrainingOptions):
 
 def run(words: Sequence[str]) -> None:
     """Train a classifier; its weights and the effective settings are in the output directory afterwards."""
-    options: Any = parse_training(
-        PretrainOptions,
-        "pretrain",
-        words,
-        hidden=HIDDEN,
-        steps="how many steps to train, instead of --epochs.",
-        batch="examples in a step.",
-    )
+    steps, batch = "how many steps to train, instead of --epochs.", "examples in a step."
+    options: Any = parse_training(PretrainOptions, "pretrain", words, hidden=HIDDEN, steps=steps, batch=batch)
     require(options, "pretrain", ("labelled", "model", "out"))
     model = read_model(options.model, options.seed)
     check_colours(options)  # before pictures are decoded

@@ -358,17 +358,10 @@ def _densities(axes: "Axes", known: Scores, other: Scores, threshold: float, lab
 
 @contextmanager
 def _over_steps(
-    name: str,
-    says: str,
-    history: Sequence[Row],
-    columns: Mapping[str, str],
-    *,
-    y: str = "",
-    percent: str = "",
-    above: float = 0.0,
+    name: str, says: str, history: Sequence[Row], columns: Mapping[str, str], above: float = 0.0, **labels: Any
 ) -> Iterator[tuple["Axes", Drawing]]:
     """Axes with columns of the history over the steps, by their labels, `above` added to each value."""
-    with drawing(name, says, x="step", y=y, percent=percent) as (axes, drawn):
+    with drawing(name, says, x="step", **labels) as (axes, drawn):
         for (key, label), colour, dashes in zip(columns.items(), (SERIES[2], SERIES[3]), ((1, 0), (4, 1.5)), strict=False):
             steps, values = _column(history, key, "step")
             shifted, marker = [above + value for value in values], "o" if len(steps) < 5 else None  # one point is no line
