@@ -1,8 +1,213 @@
-"""A mistake in the options is one line that says what to do."""
+"""Options: a mistake in them is one line; those of fit and pretrain are the defaults of the method, then the file of
+--config, then the command line.
+"""
+
+import os
+import tomllib
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal
 
 import pytest
 
+from wildood.cli.fit import FitOptions, method_of
+from wildood.cli.options import as_toml, parse_training
+from wildood.cli.pretrain import HIDDEN, PretrainOptions
+from wildood.methods.outlier_exposure import OutlierExposure
+from wildood.methods.schedule import Schedule
+from wildood.methods.shipped import METHODS
+from wildood.methods.woods import Woods
+from wildood.methods.woods_alt import WoodsAlt
+
+COMMON = 'labelled = "labelled.npz"\nwild = "wild.npz"\nholdout = "holdout.npz"\nmodel = "summing:build"\n'
+
+
+def parse_fit(*words):
+    return parse_training(FitOptions, "fit", words, method_of)
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A function that writes a file and returns the words that name it."""
+
+    def write(content, name="run.toml"):
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        return "--config", str(tmp_path / name)
+
+    return write
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_without_options_method_and_schedule_are_the_methods_own(name):
+    options = parse_fit("--method", name)
+    assert options.settings == METHODS[name]()
+    assert options.schedule == METHODS[name]().schedule()
+
+
+def test_as_published_is_the_base_of_other_settings():
+    options = parse_fit("--as-published", "--gamma", "1.2", "--lr", "0.5")
+    assert (options.settings.gamma, options.settings.mu2) == (1.2, Woods.as_published().mu2)
+    assert (options.schedule.lr, options.schedule.epochs) == (0.5, Schedule.as_published().epochs)
+
+
+def test_steps_and_epochs_replace_each_other():
+    assert (parse_fit("--epochs", "2").schedule.epochs, parse_fit("--epochs", "2").schedule.steps) == (2, None)
+    options = parse_training(PretrainOptions, "pretrain", ["--steps", "5"], hidden=HIDDEN)
+    assert (options.schedule.steps, options.schedule.epochs) == (5, None)
+
+
+def test_names_of_settings_are_unique():
+    """Options have flat names, and so has settings.toml."""
+    options = {each.name for each in fields(FitOptions)} | {each.name for each in fields(PretrainOptions)}
+    schedule = {each.name for each in fields(Schedule)}
+    assert not options & schedule
+    for method in METHODS.values():
+        assert not {each.name for each in fields(method)} & (options | schedule)
+
+
+@dataclass(frozen=True)
+class Extended(Woods):
+    """A method with more settings.
+
+    Attributes:
+        margin: how far apart.
+        start: where it begins.
+    """
+
+    uses_wild: ClassVar[bool] = True
+
+    margin: float | None = 2.5
+    start: Literal["here", "there"] = "here"
+
+    def schedule(self):
+        return Schedule(steps=7) if self.start == "there" else Schedule()
+
+
+def test_a_new_setting_of_a_method_is_an_option_and_a_name_in_the_file(config, monkeypatch, capsys):
+    monkeypatch.setitem(METHODS, "woods", Extended)
+    options = parse_fit("--margin", "None", "--start", "there", "--alpha", "0.1")
+    assert options.settings == Extended(alpha=0.1, margin=None, start="there")
+    assert options.schedule.steps == 7  # which depends on the setting
+    written = as_toml(options, "fit")
+    assert parse_fit(*config(written)).settings == options.settings
+    with pytest.raises(SystemExit):
+        parse_fit("--help")
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "--margin NUMBER how far apart. (default: 2.5) --start {here,there} where it begins. (default: here)" in shown
+    assert "--alpha NUMBER" in shown
+
+
+def test_the_help_shows_the_settings_of_the_method_that_is_named(capsys):
+    with pytest.raises(SystemExit):
+        parse_fit("--method", "oe", "--help")
+    shown = capsys.readouterr().out
+    assert "--weight NUMBER" in shown
+    assert "--gamma" not in shown
+
+
+def test_options_override_the_file(config):
+    options = parse_fit(
+        *config(COMMON + "steps = 3\nbatch = 16\nmean = [0.5]\nfrozen = true\n"), "--steps", "4", "--alpha", "0.2"
+    )
+    assert (options.schedule.steps, options.schedule.batch, options.settings.alpha) == (4, 16, 0.2)
+    assert (options.labelled, options.mean, options.frozen, options.holdout) == ("labelled.npz", (0.5,), True, "holdout.npz")
+    assert parse_fit(*config("frozen = true\n"), "--no-frozen").frozen is False
+
+
+@pytest.mark.parametrize(
+    ("file", "words", "length"),
+    [
+        ("steps = 3", ["--auto"], (3150, 50)),
+        ("auto = true\nsteps = 3150\nrounds = 50", ["--steps", "4"], (4, None)),
+        ("auto = true\nsteps = 3150\nrounds = 50", ["--no-auto"], (100, None)),
+        ("steps = 3", ["--no-auto", "--no-as-published"], (3, None)),
+    ],
+)
+def test_a_length_on_the_command_line_replaces_that_of_the_file(config, file, words, length):
+    schedule = parse_fit(*config(f"{COMMON}batch = 16\n{file}\n"), *words).schedule
+    assert (schedule.steps, schedule.rounds, schedule.batch) == (*length, 16)
+
+
+def test_another_method_ignores_the_settings_of_the_files_method(config):
+    words = config(COMMON + 'method = "woods"\nmu2 = 0.7\nlr = 0.9\nsteps = 5\nkeep = "last"\n')
+    assert parse_fit(*words, "--method", "woods").settings.mu2 == 0.7
+    options = parse_fit(*words, "--method", "woods-alt", "--epochs", "1")
+    assert (options.settings, options.schedule) == (WoodsAlt(), Schedule(epochs=1))
+    assert options.keep == "last"
+    assert parse_fit(*words, "--as-published").schedule == Schedule.as_published()
+
+
+def test_what_is_written_is_read_back(config):
+    words = [
+        "--method",
+        "oe",
+        "--weight",
+        "0.3",
+        "--epochs",
+        "2",
+        "--milestones",
+        "0.2",
+        "0.4",
+        "--augment",
+        "True",
+        "--frozen",
+    ]
+    options = parse_fit(*words, "--grid", "weight=1,2", "--mean", "0.1", "0.2", "--size", "8", "--out", "d")
+    written = as_toml(options, "fit")
+    assert options.settings == OutlierExposure(weight=0.3)
+    assert tomllib.loads(written)["milestones"] == [0.2, 0.4]
+    again = parse_fit(*config(written))
+    assert {name: value for name, value in vars(again).items() if name != "config"} == {
+        name: value for name, value in vars(options).items() if name != "config"
+    }
+    pretraining = parse_training(PretrainOptions, "pretrain", ["--steps", "4", "--lr", "0.5"], hidden=HIDDEN)
+    words = config(as_toml(pretraining, "pretrain", HIDDEN))
+    assert parse_training(PretrainOptions, "pretrain", words, hidden=HIDDEN).schedule == pretraining.schedule
+
+
 MISTAKES = {
+    "no such method": ('method = "wods"', "run.toml: method is 'wods', expected 'woods' or 'woods-alt' or 'oe'"),
+    "no number": ('steps = "many"', "run.toml: the schedule's steps is 'many': give a positive whole number"),
+    "no flag": ('frozen = "yes"', "run.toml: frozen is 'yes', expected true or false"),
+    "no such name": ("stepz = 3", "run.toml: no option is named 'stepz'; see wildood fit --help"),
+    "not text": (b"\xff\xfe", "run.toml is not TOML"),
+    "NUL in a path": ('labelled = "a\\u0000b"', "'a\\x00b' holds a NUL character: leave it out"),
+    "brackets without end": (f"labelled = {'[' * 3000}", "run.toml is not TOML"),
+    "of another method": ('method = "oe"\ngamma = 2', "--gamma is not a setting of oe: leave it out"),
+    "two lengths": ("steps = 2\nepochs = 3", "--steps and --epochs: give one of them"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_the_file_is_one_line(assert_mistake, config, mistake):
+    content, message = MISTAKES[mistake]
+    assert_mistake(["fit", *config(content)], message)
+
+
+def test_a_file_that_is_none_is_refused(assert_mistake, tmp_path):
+    assert_mistake(["fit", "--config", "no.toml"], "--config no.toml: No such file")
+    os.mkfifo(tmp_path / "pipe.toml")
+    assert_mistake(
+        ["fit", "--config", tmp_path / "pipe.toml"], "pipe.toml is a pipe, a socket or a device: give a plain file"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "fit needs --labelled and --wild and --model and --out"),
+        (["--method", "oe", "--gamma", "2"], "--gamma is not a setting of oe: leave it out"),
+        (["--method", "godin", "--head-lr", "0.2"], "--head-lr is not a setting of godin: leave it out"),
+        (["--method", "oe", "--as-published"], "--as-published is for woods"),
+        (["--steps", "3", "--epochs", "2"], "--steps and --epochs: give one of them"),
+        (["--alpha", "2"], "alpha is 2.0: give a false-alarm rate"),
+        (["--epochs", "9" * 23], "epochs is 99999999999999999999999: give a positive"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(assert_mistake, words, message):
+    assert_mistake(["fit", *words], message)
+
+
+TYPED_MISTAKES = {
     "no such option": (["fit", "--stepz", "3"], "unrecognized options: --stepz, 3: did you mean --steps?"),
     "no such flag": (["fit", "--froze"], "unrecognized options: --froze: did you mean --frozen?"),
     "no such flag to take back": (["fit", "--no-froze"], "unrecognized options: --no-froze: did you mean --no-frozen?"),
@@ -17,6 +222,6 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("mistake", TYPED_MISTAKES)
 def test_a_mistake_in_the_options_is_one_line(assert_mistake, mistake):
-    assert_mistake(*MISTAKES[mistake])
+    assert_mistake(*TYPED_MISTAKES[mistake])

@@ -53,6 +53,7 @@ def wait_for_step(checkpoint, step, process):
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_a_fit_on_two_processes_ends_with_one_detector_also_when_one_of_them_was_killed(place, torchrun):
     words = [*FIT, *SETTINGS, "--out"]
     with torchrun(2, *words, "whole", cwd=place) as process:

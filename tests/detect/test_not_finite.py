@@ -15,8 +15,7 @@ from wildood.detect.detector import Detector, Example
 from wildood.experiments.evaluation import Decisions, SetDecisions, measure
 from wildood.models.classifier import Classifier
 from wildood.report.evaluation_page import metrics_record
-from wildood.report.inspection import inspect_traffic
-from wildood.report.inspection_page import inspection_page, inspection_record
+from wildood.report.inspection_page import inspect_traffic, inspection_page, inspection_record
 from wildood.scores.score import Score
 
 HUGE = np.float32([[3e38, -3e38], [-3e38, 3e38], [3e38, 3e38], [-3e38, -3e38]])

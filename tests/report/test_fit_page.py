@@ -30,6 +30,20 @@ TRAINING = [
 ]
 SLOPE = TRAINING[3]
 ANY_FIT = ["images", "vectors", "no holdout", "woods-alt", "last"]
+SLOW_FITS = [pytest.param(name, marks=pytest.mark.slow) for name in ANY_FIT if name != "vectors"]
+EVERY = pytest.mark.parametrize("name", ["vectors", *SLOW_FITS])
+
+
+class Lazy(dict):
+    """Values that are made when they are first needed."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.make = make
+
+    def __missing__(self, name):
+        self[name] = self.make(name)
+        return self[name]
 
 
 class Data(NamedTuple):
@@ -105,26 +119,29 @@ def fits():
         examples = Data(wild, *(unseen if holdout else labelled), is_holdout=holdout)
         return Fit(detector, before, examples, page_of(detector, before, examples))
 
-    return {
-        "images": made(cnn, images, bright, input=SPEC, seed=7),
-        "vectors": made(mlp, points, between),
-        "no holdout": made(mlp, points, between, holdout=False),
-        "woods-alt": made(mlp, points, between, method=wildood.WoodsAlt()),
-        "last": made(mlp, points, between, keep="last", method=wildood.Woods(alpha=0.1, tau=0.5)),
+    settings = {
+        "vectors": {},
+        "no holdout": {"holdout": False},
+        "woods-alt": {"method": wildood.WoodsAlt()},
+        "last": {"keep": "last", "method": wildood.Woods(alpha=0.1, tau=0.5)},
     }
+
+    def fitted(name):
+        if name == "images":
+            return made(cnn, images, bright, input=SPEC, seed=7)
+        return made(mlp, points, between, **settings[name])
+
+    return Lazy(fitted)
 
 
 @pytest.fixture(scope="module")
 def pages(fits):
-    return {name: fit.html for name, fit in fits.items()}
+    return Lazy(lambda name: fits[name].html)
 
 
 @pytest.fixture(scope="module")
 def trees(pages, parse):
-    return {name: parse(html) for name, html in pages.items()}
-
-
-EVERY = pytest.mark.parametrize("name", ANY_FIT)
+    return Lazy(lambda name: parse(pages[name]))
 
 
 def percent(share):
@@ -211,11 +228,12 @@ def test_every_panel_has_a_heading_and_a_sentence(name, trees):
         assert panel.one("p", cls="says").text.endswith(".")
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_page(fits, pages):
     assert page_of(*fits["images"][:3]) == pages["images"]
 
 
-@pytest.mark.parametrize("name", ANY_FIT)
+@EVERY
 def test_a_fit_shows_its_scores_before_and_after_and_its_training(name, trees):
     known = "labelled" if name == "no holdout" else "holdout"
     scores = f"Scores of {known} and wild, with the threshold"
@@ -223,7 +241,7 @@ def test_a_fit_shows_its_scores_before_and_after_and_its_training(name, trees):
     assert figures_of(trees[name]) == [scores, scores, *training]
 
 
-@pytest.mark.parametrize("name", ANY_FIT)
+@EVERY
 def test_a_fits_table_is_what_its_detectors_do_at_one_share_of_known_data(name, trees, fits):
     detector, before, data, _ = fits[name]
     before = copy.copy(before)
@@ -254,7 +272,7 @@ def test_a_fits_table_is_what_its_detectors_do_at_one_share_of_known_data(name, 
     assert panel.one("p", cls="says").text == says
 
 
-@pytest.mark.parametrize("name", ANY_FIT)
+@EVERY
 def test_a_fits_lead_says_what_is_rejected_and_promised(name, trees, fits):
     detector, _, data, _ = fits[name]
     lead = trees[name].one("div", cls="lead")
@@ -265,7 +283,7 @@ def test_a_fits_lead_says_what_is_rejected_and_promised(name, trees, fits):
     assert f"Its threshold: {detector.promise}." in lead.text
 
 
-@pytest.mark.parametrize("name", ANY_FIT)
+@EVERY
 def test_a_fit_says_how_it_was_made(name, trees, fits):
     settings = settings_of(trees[name])
     detector = fits[name].detector
@@ -283,19 +301,21 @@ def test_a_fit_says_how_it_was_made(name, trees, fits):
     )
 
 
-def test_without_a_holdout_the_page_says_that_the_labelled_data_was_trained_on(trees, fits):
+@pytest.mark.slow
+def test_without_a_holdout_the_page_says_that_the_labelled_data_was_trained_on(trees):
     sentence = "The labelled examples were trained on: fresh data is rejected more often."
-    said = {name: sentence in trees[name].panel("What is rejected").text for name in fits}
+    said = {name: sentence in trees[name].panel("What is rejected").text for name in ANY_FIT}
     assert said == {name: name == "no holdout" for name in ANY_FIT}
     assert "no promise" in trees["no holdout"].one("div", cls="lead").text
 
 
-@pytest.mark.parametrize("name", [name for name in ANY_FIT if name != "images"])
+@pytest.mark.parametrize("name", ["vectors", *SLOW_FITS[1:]])
 def test_examples_that_are_no_images_have_no_gallery(name, trees):
     assert trees[name].all("img") == []
     assert "Single examples" not in [heading.text for heading in trees[name].all("h2")]
 
 
+@pytest.mark.slow
 def test_images_are_shown_by_what_the_detector_does_with_them(trees, fits):
     detector, _, data, _ = fits["images"]
     tree = trees["images"]
@@ -318,6 +338,7 @@ def test_images_are_shown_by_what_the_detector_does_with_them(trees, fits):
         ]
 
 
+@pytest.mark.slow
 def test_the_gallery_stands_between_the_training_and_the_settings(trees):
     headings = [heading.text for heading in trees["images"].all("h2")]
     assert headings == ["What changed", "Scores", "The training", "Single examples", "How it was made"]
@@ -338,7 +359,7 @@ def test_a_large_fit_is_looked_at_in_evenly_spaced_examples(fits, parse, monkeyp
     ]
 
 
-@pytest.mark.parametrize("name", ANY_FIT)
+@EVERY
 def test_the_epoch_that_was_kept_is_the_detectors(name, trees, fits):
     detector = fits[name].detector
     kept = detector.history[detector.record["kept_epoch"]]
@@ -362,6 +383,7 @@ def test_a_fit_that_kept_the_start_says_so(fits, parse, undrawn):
     assert says.startswith("No epoch was shown to be better than the start, so the start was kept.")
 
 
+@pytest.mark.slow
 def test_tau_is_called_twice_the_starting_loss_only_where_it_is(trees):
     said = {
         name: "twice the cross-entropy" in trees[name].panel("The constraint on classification").text for name in ANY_FIT

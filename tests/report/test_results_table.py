@@ -1,4 +1,4 @@
-"""Tables of results as text: the same numbers in each form, and a caption that says what they are."""
+"""Tables of results as text, and next to the paper's: the same numbers in each form, and captions that say what they are."""
 
 import csv
 import re
@@ -7,9 +7,12 @@ import subprocess
 from dataclasses import replace
 
 import pytest
+from markupsafe import escape
 
 from wildood.experiments.tables import AVERAGE, Cell, ResultsTable, TableRow
 from wildood.report.results_table import (
+    paper_csv,
+    paper_table,
     results_csv,
     results_latex,
     results_table,
@@ -17,7 +20,7 @@ from wildood.report.results_table import (
     table_notes,
     table_title,
 )
-from wildood.report.table import to_html, to_markdown
+from wildood.report.table import to_markdown
 
 NASTY = "a_b&c%|d.npz"
 
@@ -88,7 +91,7 @@ def test_a_published_stationary_table_holds_what_is_accepted_and_says_so():
         "Accepted (FPR in the paper) is the share of OOD that is accepted at the threshold that ID validation examples set, "
         "as in the paper's Tables 1 and A1; FPR95 at the threshold of the ID test examples is in tables.csv. In percent"
     )
-    html = to_html(results_table(published))
+    html = escape(results_table(published))
     assert '<td data-value="0.25">25.00 <small>±&nbsp;4.00</small></td>' in html
     assert "accepted ↓" in html
     assert "FPR95 ↓" not in html
@@ -232,3 +235,61 @@ def test_csv_has_both_fpr95_and_what_is_accepted_for_every_protocol(table):
         ("accepted", "50.0000"),
         ("auroc", "98.7610"),
     ]
+
+
+PAPER_CELLS = {
+    "textures.npz": {
+        "fpr95": Cell(0.0625, 0.003, seeds=5),
+        "accepted": Cell(0.06, 0.003, seeds=5),
+        "auroc": Cell(0.97, 0.001, seeds=5),
+    }
+}
+PAPER_WOODS = TableRow("with P_in and P_wild", 0.1, "woods", "WOODS", PAPER_CELLS, None, 5, {}, 0, ())
+PAPER_MSP = TableRow("with P_in only", None, "max-softmax", "MSP", PAPER_CELLS, Cell(0.95, 0.001, seeds=5), 5, {}, 0, ())
+PAPER_TABLE = ResultsTable("cifar10.npz", True, None, "honest", ("textures.npz",), (PAPER_MSP, PAPER_WOODS))
+
+
+def test_markdown_has_ours_the_papers_and_the_difference():
+    title, table, verdict = to_markdown(paper_table(PAPER_TABLE)).split("\n\n")
+    assert title.startswith(
+        "**cifar10 as ID, each OOD set in the wild that is tested on, honest, compared with the paper's Table A1.** "
+    )
+    assert "textures.npz stands in for Textures." in title
+    assert "Bold" not in title
+    assert "Only numbers that the paper prints, too, have a row." in title
+    assert table.splitlines() == [
+        "| method | OOD set | metric | ours | paper | difference | within 2 SE |",
+        "| --- | --- | --- | ---: | ---: | ---: | --- |",
+        r"| *with P\_in only* |  |  |  |  |  |  |",
+        "| MSP | textures | FPR95 ↓ | 6.25 ± 0.30 | 59.28 | -53.03 |  |",
+        "| MSP | textures | AUROC ↑ | 97.00 ± 0.10 | 88.50 | +8.50 |  |",
+        "| MSP |  | accuracy ↑ | 95.00 ± 0.10 | 94.84 | +0.16 |  |",
+        r"| *with P\_in and P\_wild* |  |  |  |  |  |  |",
+        "| WOODS | textures | FPR95 ↓ | 6.25 ± 0.30 | 5.95 ± 0.6 | +0.30 | yes |",
+        "| WOODS | textures | AUROC ↑ | 97.00 ± 0.10 | 98.79 ± 0.1 | -1.79 | no |",
+    ]
+    assert verdict == "- 1 of the 2 numbers with a standard error in both are within 2 SE."
+
+
+def test_it_says_at_which_threshold_each_is_measured():
+    same = "The accepted share is compared with the paper's FPR95, which is measured in the same way."
+    other = "is measured at the threshold of validation examples, ours at that of the ID test examples."
+    published = replace(PAPER_TABLE, protocol="as_published")
+    captions = [paper_table(table).caption for table in (PAPER_TABLE, published)]
+    assert [(same in caption, other in caption) for caption in captions] == [(False, True), (True, False)]
+    assert "| accepted ↓ | 6.00 ± 0.30 | 5.95 ± 0.6 | +0.05 | yes |" in to_markdown(paper_table(published))
+
+
+def test_a_table_that_the_paper_has_not_gives_nothing():
+    other = ResultsTable("digits", True, None, "honest", ("digits",), (PAPER_WOODS,))
+    assert paper_table(other) is None
+    assert len(paper_csv([other]).splitlines()) == 1
+
+
+def test_csv_has_the_same_numbers():
+    lines = list(csv.DictReader(paper_csv([PAPER_TABLE]).splitlines()))
+    assert list(lines[3].values())[1:] == [
+        *("cifar10.npz", "honest", "A1", "with P_in and P_wild", "0.1", "woods", "textures.npz", "fpr95"),
+        *("6.2500", "0.3000", "5.95", "0.6", "0.3000", "yes"),
+    ]
+    assert [lines[2][name] for name in ("pi", "set", "metric", "paper_error", "within_2_se")] == ["", "", "accuracy", "", ""]

@@ -11,7 +11,7 @@ from wildood.evaluate import mixture
 from wildood.evaluate.intervals import Share
 from wildood.evaluate.thresholds import conformal_threshold, thresholds_by_class
 from wildood.experiments.evaluation import Decisions, check_on_known, check_on_traffic
-from wildood.report.inspection import inspect_traffic
+from wildood.report.inspection_page import inspect_traffic
 
 pytestmark = pytest.mark.slow  # thousands of draws
 

@@ -11,16 +11,15 @@ from typing import Annotated
 
 import tyro
 
-from wildood.cli.inputs import read_like, read_model, read_test
+from wildood.cli.inputs import read_detector, read_test, read_unlabelled
 from wildood.cli.main import say
 from wildood.cli.options import DATA_ROOT, named, parse
 from wildood.data.catalog import is_named_set
 from wildood.data.files import write_text
 from wildood.data.images import Images
 from wildood.detect.checks import check_seed, versions
-from wildood.detect.storage import load
 from wildood.errors import InputError, as_utf8
-from wildood.experiments.evaluation import RESAMPLES, Evaluation, Measured, SetDecisions, measure
+from wildood.experiments.evaluation import RESAMPLES, SetDecisions, measure
 from wildood.report.evaluation_page import (
     CONVENTION,
     UNITS,
@@ -78,28 +77,42 @@ def run(words: Sequence[str]) -> None:
     names = _names(options.ood)
     check_integer(options.resamples, "--resamples", "at least 1, at most 1,000,000", most=10**6)
     check_seed(options.seed, "--seed")
-    detector = load(options.detector, model=None if options.model is None else read_model(options.model))
+    detector = read_detector(options)
     out = options.detector / "evaluation" if options.out is None else options.out
     _check_place(out)
     with verbose_logging(verbose=not options.quiet):
-        known = SetDecisions.asked(detector, _name(options.id), read_test(detector, options.id, "--id", options))
-        sets = {name: read_like(detector, text, "--ood", options) for name, text in zip(names, options.ood, strict=True)}
+        known = SetDecisions.asked(detector, _name(options.id), read_test(options.id, "--id", options, detector))
+        sets = {
+            name: read_unlabelled(text, "--ood", options, detector) for name, text in zip(names, options.ood, strict=True)
+        }
         _check_apart(sets)
         unknown = [SetDecisions.asked(detector, name, images) for name, images in sets.items()]
         measured = measure(detector, known, unknown, options.resamples, options.seed)
-        _warn(measured.evaluation)
+        for sentence in used_before(measured.evaluation):
+            logger.warning("%s", sentence)
+        shared = shared_examples(measured.evaluation)
+        if shared:
+            logger.warning("%s An example cannot be both ID and OOD.", shared)
     command = shlex.join(["wildood", "evaluate", *words])
     record = metrics_record(measured, options.detector, command)
     write_text(out / "metrics.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
     write_text(out / "table.md", evaluation_markdown(measured.evaluation, measured.promise))
     write_text(out / "table.tex", evaluation_latex(measured.evaluation, measured.promise))
-    _print(measured, out)
+    print_table(ood_table(measured.evaluation))
+    print_table(id_table(measured.evaluation))
+    say("\n".join([UNITS, CONVENTION, promise_text(measured.promise), f"{out}: metrics.json, table.md, table.tex"]))
     with verbose_logging(verbose=not options.quiet):
-        _write_page(out, measured, {"command": command, "detector": str(options.detector)})
+        if plots_installed():
+            versions_text = settings_text(versions())
+            provenance = {"command": command, "detector": str(options.detector), "measured with": versions_text}
+            write_text(out / "report.html", evaluation_page(measured, provenance))
+            logger.info("%s shows it as a page", out / "report.html")
+        else:
+            logger.info("for a page with figures and pictures: pip install matplotlib, then the same command again")
 
 
 def _check_place(out: Path) -> None:
-    """Refuse a place that cannot be written to, before anything is measured; nothing is made there yet."""
+    """Refuse a place that cannot be written to before anything is measured, without making a directory."""
     there = next(place for place in (out, *out.absolute().parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         why = f"{there} is {'a file' if not there.is_dir() else 'read-only'}"
@@ -115,25 +128,6 @@ def _check_apart(sets: dict[str, Images]) -> None:
             raise InputError(f"--ood: {other} and {name} hold the same examples: give each set once")
 
 
-def _warn(evaluation: Evaluation) -> None:
-    """Of what makes the numbers mean less than they seem to."""
-    for said in used_before(evaluation):
-        logger.warning("%s", said)
-    leaked = shared_examples(evaluation)
-    if leaked:
-        logger.warning("%s An example cannot be both ID and OOD.", leaked)
-
-
-def _write_page(out: Path, measured: Measured, making: dict[str, str]) -> None:
-    """The report, if what it needs is there."""
-    if not plots_installed():
-        logger.info("for a page with figures and pictures: pip install matplotlib, then the same command again")
-        return
-    making["measured with"] = settings_text(versions())
-    write_text(out / "report.html", evaluation_page(measured, making))
-    logger.info("%s shows it as a page", out / "report.html")
-
-
 def _name(text: str) -> str:
     """What a set is called: a named set by its name, a file or a folder by its last part."""
     return text if is_named_set(text) else as_utf8(Path(text).name or text)
@@ -146,10 +140,3 @@ def _names(texts: Sequence[str]) -> list[str]:
         raise InputError(f"--ood names {twice[0]} {texts.count(twice[0])} times: give each set once")
     names = [_name(text) for text in texts]
     return names if len(set(names)) == len(names) else list(map(as_utf8, texts))
-
-
-def _print(measured: Measured, out: Path) -> None:
-    """The tables, and what to look at next."""
-    print_table(ood_table(measured.evaluation))
-    print_table(id_table(measured.evaluation))
-    say("\n".join([UNITS, CONVENTION, promise_text(measured.promise), f"{out}: metrics.json, table.md, table.tex"]))

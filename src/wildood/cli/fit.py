@@ -12,10 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from wildood.cli.inputs import adapt, check_colours, input_spec, read_labelled, read_model, read_wild
+from wildood.cli.inputs import adapt, check_colours, input_spec, read_labelled, read_model, read_unlabelled
 from wildood.cli.main import say
-from wildood.cli.options import named
-from wildood.cli.training import TrainingOptions, as_toml, parse_training, require
+from wildood.cli.options import TrainingOptions, as_toml, named, parse_training, require
 from wildood.data.files import write_text
 from wildood.data.images import Images
 from wildood.data.wild import Wild, as_wild
@@ -83,22 +82,12 @@ def run(words: Sequence[str]) -> None:
     check_colours(options)  # before pictures are decoded
     with verbose_logging(verbose=not options.quiet):
         labelled = read_labelled(options.labelled, "--labelled", options)
-        wild = None if options.wild is None else read_wild(options.wild, "--wild", options, labelled)
+        wild = None if options.wild is None else read_unlabelled(options.wild, "--wild", options, labelled)
         holdout = None if options.holdout is None else read_labelled(options.holdout, "--holdout", options, labelled)
         options, model = adapt(labelled, options, model)
-    settings: dict[str, Any] = {
-        "schedule": options.schedule,
-        "input": input_spec(options),
-        "features": options.features,
-        "frozen": options.frozen,
-        "confidence": options.confidence,
-        "by_class": options.by_class,
-        "allow_duplicates": options.allow_duplicates,
-        "keep": options.keep,
-        "seed": options.seed,
-        "run_dir": options.out / "run",
-        "verbose": not options.quiet,
-    }
+    same = ("schedule", "features", "frozen", "confidence", "by_class", "allow_duplicates", "keep", "seed")
+    settings = {name: getattr(options, name) for name in same}
+    settings |= {"input": input_spec(options), "run_dir": options.out / "run", "verbose": not options.quiet}
     ranking = None
     if methods:
         fitted = fit_many(model, labelled, wild, holdout, methods=methods, **settings)
@@ -118,16 +107,11 @@ def run(words: Sequence[str]) -> None:
 
 
 def method_of(options: FitOptions) -> Method:
-    """The method that the options name, with its own settings.
-
-    >>> method_of(FitOptions(method="woods-alt", as_published=True)).gamma
-    1.5
-    """
+    """The method that the options name, with its own settings."""
     cls: Any = METHODS[options.method]
     if options.as_published and not hasattr(cls, "as_published"):
-        raise InputError(
-            f"--as-published is for woods, woods-alt and energy-logistic, not for {options.method}: leave it out"
-        )
+        which = "woods, woods-alt and energy-logistic"
+        raise InputError(f"--as-published is for {which}, not for {options.method}: leave it out")
     method: Method = cls.as_published() if options.as_published else cls()
     return method
 
@@ -169,11 +153,7 @@ def ranking_text(ranking: Ranking) -> str:
 
 
 def _write_page(
-    options: Any,
-    detector: Detector,
-    model: nn.Module,
-    data: tuple[Images, Images | None, Images | None],
-    command: str,
+    options: Any, detector: Detector, model: nn.Module, data: tuple[Images, Images | None, Images | None], command: str
 ) -> None:
     """The page that compares the detector with the energy of the starting classifier, if matplotlib is installed."""
     labelled, wild, holdout = data
@@ -184,16 +164,10 @@ def _write_page(
         logger.info("for a page that shows what changed: pip install matplotlib, then the same command again")
         return
     before = Detector(Classifier(model, input_spec(options)), EnergyScore(), detector.example)
-    known = labelled if holdout is None else holdout
-    page = fit_page(
-        detector,
-        before,
-        _unseen_wild(wild, options),
-        (np.asarray(known.examples), np.asarray(known.labels)),
-        is_holdout=holdout is not None,
-        command=command,
-        settings=as_toml(options, "fit"),
-    )
+    unseen, known = _unseen_wild(wild, options), labelled if holdout is None else holdout
+    examples = np.asarray(known.examples), np.asarray(known.labels)
+    texts = {"command": command, "settings": as_toml(options, "fit")}
+    page = fit_page(detector, before, unseen, examples, is_holdout=holdout is not None, **texts)
     write_text(options.out / "report.html", page)
     logger.info("%s shows what changed", options.out / "report.html")
 

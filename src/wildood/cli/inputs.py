@@ -25,6 +25,7 @@ from wildood.data.sampling import seeded
 from wildood.data.sources import blocks
 from wildood.data.validation import align_classes
 from wildood.detect.detector import Detector
+from wildood.detect.storage import load
 from wildood.errors import InputError
 from wildood.models.shipped import MODELS
 from wildood.settings import check_callable
@@ -46,12 +47,13 @@ def read_model(text: str, seed: int = 0) -> nn.Module:
         return _shipped_model(name.lower(), rest) if name.lower() in NAMES else _own_model(name, rest)
 
 
-def with_classes(text: str, classes: int) -> str:
-    """The text of a shipped model, with a number of classes unless it has one.
+def read_detector(options: Any) -> Detector:
+    """The saved detector that the options name, with the model of --model if there is one."""
+    return load(options.detector, model=None if options.model is None else read_model(options.model))
 
-    >>> with_classes("resnet20", 3), with_classes("resnet20:classes=7", 3), with_classes("mymodel:build", 3)
-    ('resnet20:classes=3', 'resnet20:classes=7', 'mymodel:build')
-    """
+
+def _with_classes(text: str, classes: int) -> str:
+    """The text of a shipped model, with a number of classes unless it has one."""
     if text.partition(":")[0].lower() not in NAMES or "classes=" in text:
         return text
     return f"{text}{',' if ':' in text else ':'}classes={classes}"
@@ -110,7 +112,7 @@ def adapt(labelled: Images, options: Any, model: nn.Module) -> tuple[Any, nn.Mod
         texts = [" ".join(map(str, values)) for values in (mean, std)]
         logger.info("mean %s and std %s of each channel: measured on labelled", *texts)
         options = replace(options, mean=mean, std=std)
-    text = with_classes(options.model, len(labelled.classes)) if labelled.classes else options.model
+    text = _with_classes(options.model, len(labelled.classes)) if labelled.classes else options.model
     if text != options.model and (weights is None or _shapes(weights) != _shapes(model.state_dict())):
         options, model = replace(options, model=text), read_model(text, options.seed)
     if weights is not None:
@@ -127,11 +129,7 @@ def _shapes(state: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def colours(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The mean and the standard deviation of each channel of uint8 images in NHWC, on a scale from 0 to 1.
-
-    >>> colours(Images(np.array([0, 255], np.uint8).reshape(2, 1, 1, 1)))
-    ((0.5,), (0.5,))
-    """
+    """The mean and the standard deviation of each channel of uint8 images in NHWC, on a scale from 0 to 1."""
     some = images.examples[:: -(-len(images) // MEASURED)]
     channels = some.shape[-1]
     counts = np.zeros((channels, 256), dtype=np.int64)  # how often each channel has each value: exact, and small
@@ -153,7 +151,7 @@ def input_spec(options: Any) -> InputSpec | None:
             if getattr(options, name) != default:
                 raise InputError(f"--{name} is for images: give --mean and --std, too")
         return None
-    return InputSpec(layout=options.layout, mean=options.mean, std=options.std, size=side_of(options.size))
+    return InputSpec(layout=options.layout, mean=options.mean, std=options.std, size=_side_of(options.size))
 
 
 def check_colours(options: Any) -> None:
@@ -162,12 +160,8 @@ def check_colours(options: Any) -> None:
         raise InputError("--mean and --std belong together: give both, one number for each channel")
 
 
-def side_of(size: tuple[int, ...] | None) -> tuple[int, int] | None:
-    """The height and width of --size; one number is both.
-
-    >>> side_of((32,)), side_of((32, 48))
-    ((32, 32), (32, 48))
-    """
+def _side_of(size: tuple[int, ...] | None) -> tuple[int, int] | None:
+    """The height and width of --size; one number is both."""
     if size is None:
         return None
     if len(size) not in {1, 2}:
@@ -177,25 +171,20 @@ def side_of(size: tuple[int, ...] | None) -> tuple[int, int] | None:
 
 def read_labelled(text: str, option: str, options: Any, like: Images | None = None) -> Images:
     """The examples that an option names, refused without labels; named classes are numbered as in `like`."""
-    images = _read(text, option, options, _training_shape(options, like))
+    images = _read(text, option, options, like)
     if images.labels is None:
         raise InputError(f"{option}: {text} has no labels: {images.unlabelled or 'give an array y of integers beside x'}")
     return _logged(images if like is None else align_classes(like, images, option), option)
 
 
-def read_wild(text: str, option: str, options: Any, like: Images) -> Images:
-    """The examples that an option names, in the shape of `like`, without labels."""
-    return _logged(_unlabelled(_read(text, option, options, _training_shape(options, like))), option)
+def read_unlabelled(text: str, option: str, options: Any, like: Images | Detector) -> Images:
+    """The examples that an option names, in the shape of other examples or of a detector's, without labels."""
+    return _logged(replace(_read(text, option, options, like), labels=None, classes=()), option)
 
 
-def read_like(detector: Detector, text: str, option: str, options: Any) -> Images:
-    """The examples that an option names, in the shape of a detector's examples, without labels."""
-    return _logged(_unlabelled(_read(text, option, options, _detector_shape(detector))), option)
-
-
-def read_test(detector: Detector, text: str, option: str, options: Any) -> Images:
-    """As `read_like`, with labels if there are any; named classes have the detector's numbers."""
-    images = _read(text, option, options, _detector_shape(detector))
+def read_test(text: str, option: str, options: Any, detector: Detector) -> Images:
+    """As `read_unlabelled`, with labels if there are any; named classes have the detector's numbers."""
+    images = _read(text, option, options, detector)
     names = detector.record.get("classes")
     if images.classes and names:
         images = align_classes(replace(images, where="the detector", classes=tuple(names)), images, option)
@@ -206,58 +195,50 @@ def read_test(detector: Detector, text: str, option: str, options: Any) -> Image
 
 
 @contextmanager
-def archive_like(detector: Detector, text: str, option: str, options: Any) -> Iterator[Archive]:
-    """As `read_like`, chunk by chunk: no picture is decoded before its turn, and none is kept."""
-    size, channels = _detector_shape(detector)
-    with ExitStack() as after:
-        try:
+def open_unlabelled(text: str, option: str, options: Any, detector: Detector) -> Iterator[Archive]:
+    """As `read_unlabelled`, chunk by chunk: no picture is decoded before its turn, and none is kept."""
+    with ExitStack() as stack:
+        with _naming_errors(text, option):
             if is_named_set(text) and not Path(text).exists():
                 images = open_set(text, options.data_root)
                 archive = array_archive(np.asarray(images.examples), images.names, text, f"{text} {images.fingerprint()}")
             else:
+                size, channels = _picture_shape(options, detector)
                 framing = Framing(size, channels=channels)
-                archive = after.enter_context(open_archive(text, framing, skip_broken=options.skip_broken))
-        except InputError as error:
-            raise _named_otherwise(text, option, error) from error
+                archive = stack.enter_context(open_archive(text, framing, skip_broken=options.skip_broken))
         yield archive
 
 
-def _read(text: str, option: str, options: Any, shape: tuple[Any, Any]) -> Images:
+def _read(text: str, option: str, options: Any, like: Images | Detector | None) -> Images:
     """The examples of a path, or else of a named set."""
-    try:
+    with _naming_errors(text, option):
         if is_named_set(text) and not Path(text).exists():
             return open_set(text, options.data_root, as_published=getattr(options, "as_published", False))
-        size, channels = shape
+        size, channels = _picture_shape(options, like)
         return open_images(text, size, channels=channels, skip_broken=options.skip_broken, cache=options.data_root)
+
+
+@contextmanager
+def _naming_errors(text: str, option: str) -> Iterator[None]:
+    """Begin errors with the option, and end them with the named set that was perhaps meant."""
+    try:
+        yield
     except InputError as error:
-        raise _named_otherwise(text, option, error) from error
+        elsewhere = Path(text).exists() or is_named_set(text)
+        near = [] if elsewhere else get_close_matches(text.partition(":")[0].lower(), SETS, n=1)
+        hint = f" (or did you mean the named set {near[0]}? See wildood data list)" if near else ""
+        raise InputError(f"{option}: {error}{hint}") from error
 
 
-def _named_otherwise(text: str, option: str, error: InputError) -> InputError:
-    """The error, with its option and the named set that was perhaps meant."""
-    elsewhere = Path(text).exists() or is_named_set(text)
-    near = [] if elsewhere else get_close_matches(text.partition(":")[0].lower(), SETS, n=1)
-    hint = f" (or did you mean the named set {near[0]}? See wildood data list)" if near else ""
-    return InputError(f"{option}: {error}{hint}")
-
-
-def _training_shape(options: Any, like: Images | None) -> tuple[Any, Any]:
+def _picture_shape(options: Any, like: Images | Detector | None) -> tuple[Any, Any]:
     """The size and channels of pictures: those of other examples, or those of the options."""
-    shape = None if like is None else _picture_shape(like.examples.shape[1:])
-    size = side_of(options.size) or SIDES.get((options.model or "").partition(":")[0].lower())
-    return shape or (size, 1 if options.mean is not None and len(options.mean) == 1 else 3)
-
-
-def _detector_shape(detector: Detector) -> tuple[Any, Any]:
-    return _picture_shape(detector.example.shape) or (None, 3)
-
-
-def _picture_shape(shape: tuple[int, ...]) -> tuple[Any, Any] | None:
-    return (shape[:2], shape[-1]) if len(shape) == 3 and shape[-1] in {1, 3} else None
-
-
-def _unlabelled(images: Images) -> Images:
-    return replace(images, labels=None, classes=())
+    shape = () if like is None else like.example.shape if isinstance(like, Detector) else like.examples.shape[1:]
+    if len(shape) == 3 and shape[-1] in {1, 3}:
+        return shape[:2], shape[-1]
+    if isinstance(like, Detector):
+        return None, 3
+    size = _side_of(options.size) or SIDES.get((options.model or "").partition(":")[0].lower())
+    return size, 1 if options.mean is not None and len(options.mean) == 1 else 3
 
 
 def _logged(images: Images, option: str) -> Images:

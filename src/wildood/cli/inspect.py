@@ -9,20 +9,18 @@ from typing import Annotated, Any
 
 import tyro
 
-from wildood.cli.inputs import read_like, read_model
+from wildood.cli.inputs import read_detector, read_unlabelled
 from wildood.cli.main import FOUND, OK, say_named
 from wildood.cli.options import DATA_ROOT, named, parse
 from wildood.data.files import write_text
 from wildood.data.fingerprint import role_of, role_text
 from wildood.data.images import Images
 from wildood.detect.detector import Detector
-from wildood.detect.storage import load
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_confidence
 from wildood.experiments.evaluation import SetDecisions
 from wildood.report.figures import plots_installed
-from wildood.report.inspection import Inspection, inspect_traffic
-from wildood.report.inspection_page import inspection_page, inspection_record
+from wildood.report.inspection_page import Inspection, inspect_traffic, inspection_page, inspection_record
 from wildood.train.progress import logger, verbose_logging
 
 NAMED = 5  # examples to label first that are named on screen
@@ -72,28 +70,28 @@ def run(words: Sequence[str]) -> int:
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file: give a directory")
     with verbose_logging(verbose=not options.quiet):
-        detector = load(options.detector, model=None if options.model is None else read_model(options.model))
-        traffic = read_like(detector, options.wild, "--wild", options)
+        detector = read_detector(options)
+        traffic = read_unlabelled(options.wild, "--wild", options, detector)
         known = None if options.id is None else _read_known(detector, options, traffic)
-        asked = SetDecisions.asked(detector, "--wild", traffic)
+        decided = SetDecisions.asked(detector, "--wild", traffic)
         reference = None if known is None else SetDecisions.asked(detector, "--id", known)
-        found = inspect_traffic(detector, asked, reference, confidence=options.confidence, role_of=asked.role_of)
-        record = inspection_record(detector, found, traffic, options.top)
+        inspection = inspect_traffic(detector, decided, reference, confidence=options.confidence, role_of=decided.role_of)
+        record = inspection_record(detector, inspection, traffic, options.top)
         write_text(out / "inspection.json", json.dumps(record, indent=1) + "\n")
-        say_named(_lines(found, record, out), width=12)
+        say_named(_lines(inspection, record, out), width=12)
         if plots_installed():
             command = shlex.join(["wildood", "inspect", *words])
-            write_text(out / "report.html", inspection_page(detector, found, traffic, record, command))
+            write_text(out / "report.html", inspection_page(detector, inspection, traffic, record, command))
             logger.info("%s shows the examples", out / "report.html")
         else:
             logger.info("for a page that shows the examples: pip install matplotlib, then the same command again")
-    return FOUND if found.found else OK
+    return FOUND if inspection.found else OK
 
 
 def _read_known(detector: Detector, options: InspectOptions, traffic: Images) -> Images:
     """The examples of --id; refused if they cannot be what they are said to be."""
     text = str(options.id)
-    known = read_like(detector, text, "--id", options)
+    known = read_unlabelled(text, "--id", options, detector)
     used = role_of(detector.record, known)
     if used:
         raise InputError(f"--id: {text}: these examples {role_text(used)}: give ID examples that nothing has seen")
@@ -102,13 +100,13 @@ def _read_known(detector: Detector, options: InspectOptions, traffic: Images) ->
     return known
 
 
-def _lines(found: Inspection, record: dict[str, Any], out: Path) -> dict[str, str]:
+def _lines(inspection: Inspection, record: dict[str, Any], out: Path) -> dict[str, str]:
     """The result, to be read."""
     more = ", ..." if len(record["label_first"]) > NAMED else ""
     first = ", ".join(str(row["example"]) for row in record["label_first"][:NAMED])
     return {
-        "traffic": f"{found.rejected.text(found.confidence)} of {record['wild']} are rejected",
-        "unknown": found.says,
-        "promise": found.promise.says,
+        "traffic": f"{inspection.rejected.text(inspection.confidence)} of {record['wild']} are rejected",
+        "unknown": inspection.says,
+        "promise": inspection.promise.says,
         "label first": f"{first}{more} ({out / 'inspection.json'} says why)",
     }

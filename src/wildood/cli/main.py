@@ -46,10 +46,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; a bug shows its traceback.
 
     0: done; 2: a mistake of the user's; 3: inspect found unknowns; 4: some runs of reproduce failed; 130: Ctrl-C.
-
-    >>> main(["--version"])
-    0.1.0
-    0
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without ± shows ? instead of a traceback
@@ -103,11 +99,7 @@ def _mistake(message: str) -> int:
 
 
 def say(text: str, indent: int = 0) -> None:
-    """Print a result: lines as they are, but wrapped in a terminal, where continued lines are indented.
-
-    >>> say("no terminal, no wrapping")
-    no terminal, no wrapping
-    """
+    """Print a result: lines as they are, but wrapped in a terminal, where continued lines are indented."""
     try:
         for line in text.splitlines():
             sys.stdout.write(f"{wrapped(line, indent) if sys.stdout.isatty() else line}\n")

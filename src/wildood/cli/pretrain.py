@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from wildood.cli.inputs import adapt, check_colours, input_spec, read_labelled, read_model
-from wildood.cli.options import named
-from wildood.cli.training import TrainingOptions, as_toml, parse_training, require
+from wildood.cli.options import TrainingOptions, as_toml, named, parse_training, require
 from wildood.data.files import dump_tensors, write_array_file, write_atomically, write_text
 from wildood.data.images import Images
 from wildood.data.sampling import generator, split
@@ -38,14 +37,8 @@ class PretrainOptions(TrainingOptions):
 
 def run(words: Sequence[str]) -> None:
     """Train a classifier; its weights and the effective settings are in the output directory afterwards."""
-    options: Any = parse_training(
-        PretrainOptions,
-        "pretrain",
-        words,
-        hidden=HIDDEN,
-        steps="how many steps to train, instead of --epochs.",
-        batch="examples in a step.",
-    )
+    steps, batch = "how many steps to train, instead of --epochs.", "examples in a step."
+    options: Any = parse_training(PretrainOptions, "pretrain", words, hidden=HIDDEN, steps=steps, batch=batch)
     require(options, "pretrain", ("labelled", "model", "out"))
     model = read_model(options.model, options.seed)
     check_colours(options)  # before pictures are decoded

@@ -17,9 +17,10 @@ from wildood.experiments.store import FAILURE, RESULT, RunStore
 from wildood.experiments.tables import ResultsTable
 from wildood.report.figures import plots_installed
 from wildood.report.page import generator
-from wildood.report.paper_comparison import comparison_csv, comparison_table
 from wildood.report.results_table import (
     metric_table,
+    paper_csv,
+    paper_table,
     results_csv,
     results_latex,
     results_table,
@@ -77,8 +78,8 @@ def _texts(tables: Sequence[ResultsTable]) -> dict[str, str]:
         "tables.tex": "\n".join(map(results_latex, tables)),
         "tables.csv": results_csv(tables),
     }
-    compared = list(filter(None, map(comparison_table, tables)))
-    return files | ({"beside.md": _markdown(compared), "beside.csv": comparison_csv(tables)} if compared else {})
+    compared = list(filter(None, map(paper_table, tables)))
+    return files | ({"beside.md": _markdown(compared), "beside.csv": paper_csv(tables)} if compared else {})
 
 
 def _markdown(tables: Sequence[Table]) -> str:

@@ -16,7 +16,7 @@ import torch
 import tyro
 
 from wildood import __version__
-from wildood.cli.inputs import archive_like, read_model
+from wildood.cli.inputs import open_unlabelled, read_detector, read_model
 from wildood.cli.options import DATA_ROOT, named, parse
 from wildood.data.archives import Archive, ArrayShard, Shard
 from wildood.detect.bulk import Format, ShardDirectory, ShardScores, score_archive, score_shard, shard_directory
@@ -63,7 +63,7 @@ def run(words: Sequence[str]) -> None:
     if options.out != "-" and ((out.exists() and not out.is_file()) or not out.parent.is_dir()):
         what = "is a directory or a device" if out.exists() else "is in a directory that does not exist"
         raise InputError(f"--out {options.out} {what}: give a file, or - for standard output")
-    detector = load(options.detector, model=None if options.model is None else read_model(options.model))
+    detector = read_detector(options)
 
     def scorer(shards: Iterator[Shard]) -> Iterator[tuple[Shard, ShardScores]]:
         if options.ray is not None:
@@ -72,7 +72,7 @@ def run(words: Sequence[str]) -> None:
             for shard in shards:
                 yield shard, score_shard(detector, shard, options.format, processors())
 
-    with verbose_logging(verbose=True), archive_like(detector, options.examples, "examples", options) as archive:
+    with verbose_logging(verbose=True), open_unlabelled(options.examples, "examples", options, detector) as archive:
         if archive.count is not None:
             logger.info("examples: %d examples from %s", archive.count, archive.where)
         with _directory(options, archive) as directory:

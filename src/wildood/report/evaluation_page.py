@@ -68,15 +68,7 @@ def ood_table(evaluation: Evaluation) -> Table:
 
 
 def id_table(evaluation: Evaluation) -> Table:
-    """Accuracy and false alarms on the ID set.
-
-    >>> from types import SimpleNamespace
-    >>> alarms = Share(0.1, 0.0, 0.4, 1, 10)
-    >>> result = SimpleNamespace(name="a", accuracy=None, accuracy_of_accepted=None, false_alarms=alarms)
-    >>> table = id_table(SimpleNamespace(id=result))
-    >>> [table.texts(row) for row in table.rows]
-    [['false alarms ↓', '10.0 [0.0, 40.0]', '10']]
-    """
+    """Accuracy and false alarms on the ID set."""
     result = evaluation.id
     shares = {
         "accuracy ↑": result.accuracy,
@@ -89,14 +81,7 @@ def id_table(evaluation: Evaluation) -> Table:
 
 
 def class_table(evaluation: Evaluation, names: Sequence[str], most: int) -> Table:
-    """False alarms of each class, the highest share first; no more rows than `most`.
-
-    >>> from types import SimpleNamespace
-    >>> shares = {0: Share(0.0, 0.0, 0.5, 0, 5), 2: Share(0.2, 0.0, 0.7, 1, 5)}
-    >>> result = SimpleNamespace(id=SimpleNamespace(classes_are="true", false_alarms_by_class=shares))
-    >>> [row.cells[0].value for row in class_table(result, ["cat", "dog", "eel"], most=20).rows]
-    ['eel', 'cat']
-    """
+    """False alarms of each class, the highest share first; no more rows than `most`."""
     shares = _highest_classes(evaluation)[:most]
     columns = [Column(f"{evaluation.id.classes_are} class"), Column("false alarms ↓", digits=percent_digits), _EXAMPLES]
     return Table(columns, [Row.of(names[each], _cell(share), share.examples) for each, share in shares])
@@ -116,11 +101,7 @@ def evaluation_latex(evaluation: Evaluation, promise: PromiseCheck) -> str:
 
 
 def promise_text(check: PromiseCheck) -> str:
-    """What the measured false alarms say of the promised rate, as a sentence.
-
-    >>> promise_text(PromiseCheck("holds", "5 of 500 of the ID examples are rejected: the promise of at most 5 % holds"))
-    'False alarms: 5 of 500 of the ID examples are rejected: the promise of at most 5 % holds.'
-    """
+    """What the measured false alarms say of the promised rate, as a sentence."""
     return f"False alarms: {check.says}."
 
 
@@ -137,16 +118,10 @@ def shared_examples(evaluation: Evaluation) -> str:
 
 
 def metrics_record(measured: Measured, directory: Path, command: str) -> dict[str, Any]:
-    """What `metrics.json` holds: every number and what made it, as values that JSON has; shares are from 0 to 1.
-
-    Args:
-        measured: the detector and what it answered.
-        directory: where the detector was read from.
-        command: what was typed.
-    """
+    """The content of `metrics.json`: every number, and the detector in `directory` and the command that made it."""
     detector, evaluation, names = measured.detector, measured.evaluation, measured.classes
     by_class = evaluation.id.false_alarms_by_class
-    each = detector.class_thresholds
+    thresholds = detector.class_thresholds
     bootstrap = {"how": "percentile", "resamples": evaluation.resamples, "seed": evaluation.seed}
     return {
         "format": FORMAT,
@@ -157,7 +132,7 @@ def metrics_record(measured: Measured, directory: Path, command: str) -> dict[st
         "detector": {
             "directory": str(directory),
             "threshold": json_number(detector.threshold),
-            "class_thresholds": None if each is None else [json_number(threshold) for threshold in each.tolist()],
+            "class_thresholds": None if thresholds is None else list(map(json_number, thresholds.tolist())),
             "promise": None if detector.promise is None else asdict(detector.promise),
             "record": _finite(detector.record),
         },
@@ -171,24 +146,15 @@ def metrics_record(measured: Measured, directory: Path, command: str) -> dict[st
             "mistakes": _listed(measured.known, measured.known.mistakes_if_id, names),
         },
         "ood": [
-            {
-                **_result(result),
-                "data": answers.images.where,
-                "mistakes": _listed(answers, answers.mistakes_if_ood, names),
-            }
-            for result, answers in zip(evaluation.ood, measured.unknown, strict=True)
+            {**_result(result), "data": each.images.where, "mistakes": _listed(each, each.mistakes_if_ood, names)}
+            for result, each in zip(evaluation.ood, measured.unknown, strict=True)
         ],
         "average": asdict(evaluation.average),
     }
 
 
 def promise_record(detector: Detector, check: PromiseCheck) -> dict[str, Any]:
-    """What JSON files hold of a promise: what was promised, and what was measured.
-
-    >>> from types import SimpleNamespace
-    >>> promise_record(SimpleNamespace(promise=None), PromiseCheck("no promise", "nothing was promised"))["verdict"]
-    'no promise'
-    """
+    """A promise in JSON files: what was promised, and what was measured."""
     return {"promised": None if detector.promise is None else asdict(detector.promise), **asdict(check)}
 
 
@@ -316,11 +282,7 @@ def _rocs(measured: Measured) -> dict[str, Markup]:
 
 
 def _legend(names: Sequence[str], numbers: Sequence[int], *, numbered: bool) -> dict[int, str]:
-    """Names that can stand in a legend: short, and with their numbers where the title counts sets or a name needs it.
-
-    >>> _legend(["svhn", "lsun"], [0, 1], numbered=False)
-    {0: 'svhn', 1: 'lsun'}
-    """
+    """Names that can stand in a legend: short, and with their numbers where the title counts sets or a name needs it."""
     short = [name if len(name) <= LONGEST else f"…{name[1 - LONGEST :]}" for name in names]
     # Matplotlib hides a name that begins with _, and of two that end alike one would be lost.
     numbered = numbered or len(set(short)) < len(short) or any(name.startswith("_") for name in short)

@@ -80,11 +80,7 @@ _SETTINGS: dict[Any, Any] = {
 
 
 def plots_installed() -> bool:
-    """Whether figures, and so pages, can be made: they need the `[plots]` extra.
-
-    >>> plots_installed()
-    True
-    """
+    """Whether figures, and so pages, can be made: they need the `[plots]` extra."""
     return find_spec("matplotlib") is not None
 
 
@@ -108,12 +104,7 @@ def drawing(
         width: in inches; 4.4, so that the text keeps its size on a phone.
         x: the label of the x axis.
         y: the label of the y axis.
-        percent: the axes ("x", "y" or "xy") that hold shares from 0 to 1, to be shown in percent.
-
-    >>> with drawing("line", "a line") as (axes, drawn):
-    ...     _ = axes.plot([0, 1], [0, 1], color=KNOWN)
-    >>> drawn.svg.startswith('<svg role="img" aria-label="a line"'), "var(--known)" in drawn.svg
-    (True, True)
+        percent: the axes ("x", "y" or "xy") that hold shares from 0 to 1, shown in percent.
     """
     import matplotlib.style as mpl_style  # noqa: PLC0415 - an extra
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra
@@ -163,13 +154,10 @@ def roc(
     zoom: float = 0.3,
     points: Mapping[str, tuple[float, float]] | None = None,
 ) -> Markup:
-    """ROC of several detectors, each with its deployed threshold as a dot: the part where anybody would operate.
+    """ROC of several detectors up to the false-alarm rate `zoom`, each with its deployed threshold as a dot.
 
-    Args:
-        name: of the figure in its page.
-        scores: for each detector its scores of ID, its scores of OOD, and its threshold.
-        zoom: the largest false-alarm rate shown.
-        points: the share of ID and the share of OOD that each rejects, for detectors that have several thresholds.
+    `scores` has the scores of ID, those of OOD and the threshold of each. `points` has the shares of ID and OOD that each
+    rejects, for detectors that have several thresholds.
     """
     points = points or {
         label: (rejection_rate(known, threshold), rejection_rate(unknown, threshold))
@@ -298,14 +286,7 @@ class Curve(NamedTuple):
 def over_pi(name: str, curves: Sequence[Curve], level: tuple[str, float] | None = None) -> Markup:
     """FPR95 over the share of OOD in the wild data, a curve for each method: Figure 2, left and middle.
 
-    Args:
-        name: of the figure in its page.
-        curves: of the methods that see wild data.
-        level: a method that sees none, with its FPR95.
-
-    >>> svg = over_pi("pi", [Curve("woods", "WOODS", [Point(0.05, 0.2, 0.01), Point(1.0, 0.1, None)])], ("energy", 0.6))
-    >>> "FPR95 over π: WOODS, energy" in svg, ">0.05<" in svg
-    (True, True)
+    `level` is a method that sees no wild data, with its FPR95.
     """
     shares = sorted({point.pi for curve in curves for point in curve.points})
     titles = [curve.title for curve in curves] + ([level[0]] if level else [])
@@ -331,14 +312,7 @@ def over_pi(name: str, curves: Sequence[Curve], level: tuple[str, float] | None 
 
 
 def constraint_of_runs(name: str, histories: Sequence[Sequence[Row]], tolerance: float) -> Markup:
-    """The ID constraint over the epochs of several runs, thin, and their mean: Figure 2, right.
-
-    >>> runs = [[{"epoch": epoch, "false_alarm": level / epoch} for epoch in (1, 2)] for level in (0.2, 0.4)]
-    >>> mean_of_runs(runs)
-    ([1, 2], [0.30000000000000004, 0.15000000000000002])
-    >>> "tolerance 0.05" in constraint_of_runs("constraint", runs, 0.05)
-    True
-    """
+    """The ID constraint over the epochs of several runs, thin, and their mean: Figure 2, right."""
     count = len(histories)
     says = f"The ID constraint over the epochs of {count} runs, with the tolerance"
     with drawing(name, says, x="epoch", y="soft false-alarm rate - α") as (axes, drawn):
@@ -384,17 +358,10 @@ def _densities(axes: "Axes", known: Scores, other: Scores, threshold: float, lab
 
 @contextmanager
 def _over_steps(
-    name: str,
-    says: str,
-    history: Sequence[Row],
-    columns: Mapping[str, str],
-    *,
-    y: str = "",
-    percent: str = "",
-    above: float = 0.0,
+    name: str, says: str, history: Sequence[Row], columns: Mapping[str, str], above: float = 0.0, **labels: Any
 ) -> Iterator[tuple["Axes", Drawing]]:
     """Axes with columns of the history over the steps, by their labels, `above` added to each value."""
-    with drawing(name, says, x="step", y=y, percent=percent) as (axes, drawn):
+    with drawing(name, says, x="step", **labels) as (axes, drawn):
         for (key, label), colour, dashes in zip(columns.items(), (SERIES[2], SERIES[3]), ((1, 0), (4, 1.5)), strict=False):
             steps, values = _column(history, key, "step")
             shifted, marker = [above + value for value in values], "o" if len(steps) < 5 else None  # one point is no line

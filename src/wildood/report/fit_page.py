@@ -95,13 +95,7 @@ def fit_page(
 def training(history: Sequence[History], record: Mapping[str, Any]) -> dict[str, Any]:
     """What the template of a training needs: its figures, and the record of what was kept.
 
-    Args:
-        history: a row for each epoch.
-        record: with the method and its settings, `keep`, and `kept_epoch` where it is known.
-
-    >>> rows = [{"step": 0, "loss": 2.0}, {"step": 5, "loss": 1.5}]
-    >>> list(training(rows, {"method": {"name": "OutlierExposure"}, "keep": "best"})["training"])
-    ['loss']
+    The record has the method and its settings, `keep`, and `kept_epoch` where it is known.
     """
     last, method = history[-1], record["method"]
     # Whether examples known to be OOD chose the epoch, and not unlabelled wild data.

@@ -1,47 +1,201 @@
-"""An inspection as its reader gets it: `inspection.json`, and the page."""
+"""What unlabelled traffic shows: how much of it is unknown, whether the promise still looks true, what to label first.
+
+An inspection becomes `inspection.json` and a page.
+"""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
 from pathlib import PurePath
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from markupsafe import Markup
 
+from wildood.data.fingerprint import NOT_FRESH, SEEN_HOLDOUT, role_text
 from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.detect.bulk import json_number
 from wildood.detect.checks import versions
 from wildood.detect.detector import Detector
-from wildood.evaluate.intervals import in_percent, percent_digits
-from wildood.evaluate.mixture import FprByShare
+from wildood.evaluate.intervals import Share, in_percent, percent_digits
+from wildood.evaluate.mixture import FprByShare, UnknownShare, fpr_by_share, unknown_share
+from wildood.evaluate.thresholds import p_values
+from wildood.experiments.evaluation import Decisions, PromiseCheck, check_on_known, check_on_traffic
 from wildood.report import figures
 from wildood.report.evaluation_page import promise_record
-from wildood.report.inspection import Choice, Inspection, borderline, label_first, most_ood
 from wildood.report.page import Gallery, gallery, is_picture, render, settings_text
 from wildood.report.table import Column, Row, Table
 
+Choice = tuple[int, str]  # the number of an example, and why it was chosen
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0)  # the values of pi of the table of FPRs
+UNTRUSTED = f"{SEEN_HOLDOUT}: calibrate it on unseen examples, or give some with --id"
 LONGEST = 12  # letters of a file's name below its picture
 
 
-def inspection_record(detector: Detector, inspection: Inspection, traffic: Images, top: int) -> dict[str, Any]:
-    """What `inspection.json` holds: everything that was found, and `top` examples of each kind.
+@dataclass(frozen=True)
+class Inspection:
+    """The result of inspecting traffic.
+
+    Attributes:
+        traffic: the decisions on it.
+        known: the decisions on ID examples that nothing has trained on; None if there are none that can be trusted.
+        known_name: what these are: "holdout" or "--id".
+        untested: why the share of unknowns was not tested; empty if it was.
+        unknown: bound, estimate and p-value of that share; None if it was not tested.
+        least_possible: a lower bound on that share that holds jointly with the band of the FPR: each of the two may fail
+            with half of 1 - confidence. It is at most `unknown.bound`, which holds alone.
+        rejected: the share of the traffic that is rejected.
+        promise: whether the promised false-alarm rate still looks true.
+        can_tell_fpr: whether the band of the FPR would hold.
+        confidence: of the test for unknowns, and of every limit.
+    """
+
+    traffic: Decisions
+    known: Decisions | None
+    known_name: str
+    untested: str
+    unknown: UnknownShare | None
+    least_possible: float
+    rejected: Share
+    promise: PromiseCheck
+    can_tell_fpr: bool
+    confidence: float
+
+    @property
+    def found(self) -> bool:
+        """Whether there is OOD at this confidence. Without any OOD, it is true in at most 1 - confidence of all draws."""
+        return self.unknown is not None and self.unknown.bound > 0
+
+    @property
+    def p_values(self) -> npt.NDArray[np.float64] | None:
+        """The conformal p-value of each example, where ID scores can be trusted."""
+        if self.unknown is None or self.known is None:
+            return None
+        return p_values(self.traffic.scores, self.known.scores)
+
+    def fpr(self, shares: npt.ArrayLike | None = None) -> FprByShare | None:
+        """The share of OOD accepted for each pi that might be the true one, with its band.
+
+        With probability `confidence` the true pi is possible and its FPR is in the band, both: each of them holds at
+        (1 + confidence) / 2. A pi below `least_possible` is refuted, whatever the band would allow. The values of pi are
+        `SHARES` and that bound unless others are passed.
+        """
+        if not self.can_tell_fpr or self.known is None:
+            return None
+        least = self.least_possible
+        if shares is None:
+            shares = sorted({*SHARES, *([least] if least > 0 else [])})
+        curve = fpr_by_share(self.known.margins, self.traffic.margins, 0.0, shares, (1 + self.confidence) / 2)
+        return replace(curve, possible=curve.possible & (curve.share >= least), confidence=self.confidence)
+
+    @property
+    def says(self) -> str:
+        """What is known about the share of unknowns, in one line."""
+        if self.unknown is None:
+            return f"whether any of this traffic is unknown was not tested: {self.untested}"
+        compared = f"compared with {'the holdout' if self.known_name == 'holdout' else self.known_name}"
+        unless = "; or its known part is no longer like that" if self.found else ""
+        return f"{self.unknown}, {compared}{unless}"
+
+
+def inspect_traffic(
+    detector: Detector, traffic: Decisions, known: Decisions | None = None, *, confidence: float = 0.95, role_of: str = ""
+) -> Inspection:
+    """Inspect the decisions of a detector on traffic.
+
+    Args:
+        detector: it has a threshold, and the scores of its holdout.
+        traffic: the decisions on it.
+        known: those on ID examples that nothing has trained on; the holdout by default, if its examples were unseen.
+        confidence: of the test for unknowns, and of every limit.
+        role_of: the role of this very traffic in making the detector (`wildood.data.fingerprint`); empty if none.
 
     >>> import torch, wildood
-    >>> from wildood.experiments.evaluation import Decisions
-    >>> from wildood.report.inspection import inspect_traffic
-    >>> x = np.random.default_rng(0).normal(size=(99, 1)).astype("f")
-    >>> detector = wildood.posthoc(torch.nn.Linear(1, 2), wildood.EnergyScore(), holdout=x)
-    >>> inspection = inspect_traffic(detector, Decisions.of(detector, *detector.score_and_classify(x)))
-    >>> record = inspection_record(detector, inspection, Images(x, where="inbox"), top=3)
-    >>> record["wild"], record["examples"], record["found"], [row["why"] for row in record["label_first"]]
-    ('inbox', 99, False, ['just rejected', 'just accepted', 'highest score'])
+    >>> detector = wildood.posthoc(torch.nn.Linear(1, 2), wildood.EnergyScore(), holdout=np.zeros((99, 1), dtype="f"))
+    >>> detector.holdout_scores, detector.threshold = np.arange(99, dtype="f"), 94.0
+    >>> scores, classes = np.append(np.arange(99), [200] * 40), np.zeros(139, int)
+    >>> print(inspect_traffic(detector, Decisions.of(detector, scores, classes)).says)
+    at least ... % of the wild data is OOD at 95 % confidence (estimate ...; 99 ID and 139 wild scores), compared with
+    the holdout; or its known part is no longer like that
     """
-    share, decided = inspection.unknown, inspection.traffic
-    kinds = {"label_first": label_first, "most_ood": most_ood, "borderline": borderline}
+    reference = known if known is not None else _unseen_holdout(detector)
+    rejected = Share.of(traffic.rejected, confidence)
+    if known is None:
+        promise = check_on_traffic(detector.promise, None if role_of else rejected, confidence)
+    else:
+        promise = check_on_known(detector, known, confidence)
+    untested = NOT_FRESH.format(role_text(role_of)) if role_of else "" if reference is not None else UNTRUSTED
+    unknown, least = None, 0.0
+    if reference is not None and not untested:
+        unknown = unknown_share(reference.scores, traffic.scores, confidence)
+        least = unknown_share(reference.scores, traffic.scores, (1 + confidence) / 2).bound
+    return Inspection(
+        traffic=traffic,
+        known=reference,
+        known_name="holdout" if known is None else "--id",
+        untested=untested,
+        unknown=unknown,
+        least_possible=least,
+        rejected=rejected,
+        promise=promise,
+        # The share accepted below thresholds of several classes is no order statistic of the holdout that set them.
+        can_tell_fpr=unknown is not None and (known is not None or detector.class_thresholds is None),
+        confidence=confidence,
+    )
+
+
+def ranked_examples(decided: Decisions, top: int) -> dict[str, list[Choice]]:
+    """The examples to look at, the most useful first, at most `top` of each kind.
+
+    `label_first` takes in turn the nearest above the threshold, the nearest below it, and the highest score. A label near
+    the threshold says whether the threshold is right, and is worth most to the next fit; a few of the highest scores say
+    whether they are unknown, or known data that has changed. `most_ood` has the highest scores, `borderline` both sides
+    of the threshold in turn.
+
+    >>> margins = np.array([-9.0, 0.1, -0.2, 4.0])
+    >>> ranked_examples(Decisions(margins, np.zeros(4, int), margins > 0, margins), top=3)["label_first"]
+    [(1, 'just rejected'), (2, 'just accepted'), (3, 'highest score')]
+    """
+    rising, falling, highest = (
+        np.argsort(key, kind="stable") for key in (decided.margins, -decided.margins, -decided.scores)
+    )
+    orders = {
+        "just rejected": rising[decided.rejected[rising]],
+        "just accepted": falling[decided.accepted[falling]],
+        "highest score": highest,
+    }
+    above, below, highest_scores = ([(number, why) for number in order[:top].tolist()] for why, order in orders.items())
+    return {
+        "label_first": _in_turn(above, below, highest_scores)[:top],
+        "most_ood": highest_scores,
+        "borderline": _in_turn(above, below)[:top],
+    }
+
+
+def _in_turn(*queues: list[Choice]) -> list[Choice]:
+    """One of each queue after the other, no example twice."""
+    chosen: dict[int, str] = {}
+    for turn in zip_longest(*queues):
+        for number, why in filter(None, turn):
+            chosen.setdefault(number, why)
+    return list(chosen.items())
+
+
+def _unseen_holdout(detector: Detector) -> Decisions | None:
+    scores, classes = detector.holdout_scores, detector.holdout_classes
+    if detector.promise is None or not detector.promise.unseen or scores is None:
+        return None
+    return Decisions.of(detector, scores, np.zeros(len(scores), np.int64) if classes is None else classes)
+
+
+def inspection_record(detector: Detector, inspection: Inspection, traffic: Images, top: int) -> dict[str, Any]:
+    """The content of `inspection.json`: all results, and `top` examples of each kind."""
+    share, ranked = inspection.unknown, ranked_examples(inspection.traffic, top)
     return {
         "wild": traffic.where,
-        "examples": len(decided.scores),
+        "examples": len(inspection.traffic.scores),
         "confidence": inspection.confidence,
         "found": inspection.found,
         "unknown": {
@@ -56,7 +210,7 @@ def inspection_record(detector: Detector, inspection: Inspection, traffic: Image
         "rejected": asdict(inspection.rejected),
         "promise": promise_record(detector, inspection.promise),
         "fpr_by_share": _fpr_rows(inspection.fpr()),
-        **{name: _examples(choose(decided, top), detector, inspection, traffic.names) for name, choose in kinds.items()},
+        **{kind: _examples(choices, detector, inspection, traffic.names) for kind, choices in ranked.items()},
         "versions": versions(),
     }
 
@@ -64,15 +218,7 @@ def inspection_record(detector: Detector, inspection: Inspection, traffic: Image
 def inspection_page(
     detector: Detector, inspection: Inspection, traffic: Images, record: dict[str, Any], command: str
 ) -> str:
-    """The page of an inspection.
-
-    Args:
-        detector: what decided on the traffic.
-        inspection: what was found.
-        traffic: the examples, and their files' names.
-        record: the `inspection_record` of it.
-        command: what was typed.
-    """
+    """The page of an inspection with this record; `command` is what was typed."""
     promise, spec = detector.promise, detector.classifier.spec
     sheets = {}
     if spec is not None and is_picture(traffic.examples.shape[1:], spec):
@@ -143,7 +289,6 @@ def _numbers(inspection: Inspection) -> Table:
 
 
 def _promise(detector: Detector, inspection: Inspection) -> dict[str, str]:
-    """What is known about the promise, by name."""
     check, items = inspection.promise, {}
     if detector.promise is not None:
         items["promised" if detector.promise.unseen else "aimed at"] = f"at most {100 * detector.promise.alpha:g} %"
@@ -196,7 +341,7 @@ def _label_first(rows: Sequence[dict[str, Any]]) -> Table:
         p_value = [f"{row['p_value']:.2g}"] if tested else []
         score = f"{float(row['score']):.4g}"
         cells.append(Row.of(rank, str(row["example"]), row["why"], score, *p_value, str(row["class"])))
-    return Table([Column(head) for head in heads], cells)
+    return Table(list(map(Column, heads)), cells)
 
 
 def _sheet(rows: Sequence[dict[str, Any]], traffic: Images, spec: InputSpec) -> Gallery:

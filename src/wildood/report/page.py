@@ -43,22 +43,14 @@ def render(template: str, **context: Any) -> str:
 
 @cache
 def generator() -> str:
-    """What made a page: one that says otherwise was made by another version.
-
-    >>> generator()
-    'wildood 0.1.0, code ..., templates ...'
-    """
+    """What made a page: one that says otherwise was made by another version."""
     files = sorted((Path(__file__).parent / "templates").iterdir())
     templates = sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
     return f"wildood {wildood.__version__}, code {code_version()}, templates {templates}"
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
-    """Settings in one line, without those that are not set.
-
-    >>> settings_text({"name": "Woods", "alpha": 0.05, "tau": None})
-    'alpha 0.05'
-    """
+    """Settings in one line, without those that are not set."""
     return ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None and name != "name")
 
 
@@ -78,35 +70,15 @@ class Gallery(NamedTuple):
 
 
 def gallery(
-    images: npt.NDArray[Any],
-    numbers: npt.NDArray[np.intp],
-    captions: Sequence[str],
-    spec: InputSpec,
-    most: int = SHOWN,
+    images: npt.NDArray[Any], numbers: npt.NDArray[np.intp], captions: Sequence[str], spec: InputSpec, most: int = SHOWN
 ) -> Gallery:
-    """Chosen images as pictures, `most` of them at most.
-
-    Args:
-        images: raw, as the input spec takes them.
-        numbers: those that are chosen, the first ones first.
-        captions: one for every image.
-        spec: of the images.
-        most: how many to show.
-
-    >>> shown = gallery(np.zeros((3, 8, 8, 1), np.uint8), np.array([2, 0]), ["a", "b", "c"], InputSpec())
-    >>> [picture.caption for picture in shown.pictures], shown.chosen, shown.total
-    (['c', 'a'], 2, 3)
-    """
+    """The chosen ones of raw images as pictures, `most` of them at most; there is a caption for every image."""
     pictures = [Picture(_data_uri(images[number], spec), captions[number]) for number in numbers[:most]]
     return Gallery(pictures, len(numbers), len(images))
 
 
 def is_picture(shape: tuple[int, ...], spec: InputSpec | None) -> bool:
-    """Whether raw examples of this shape can be shown: grey, or red, green and blue.
-
-    >>> is_picture((8, 8, 1), InputSpec()), is_picture((3, 8, 8), InputSpec(layout="NCHW")), is_picture((4,), None)
-    (True, True, False)
-    """
+    """Whether raw examples of this shape can be shown: grey, or red, green and blue."""
     return spec is not None and len(shape) == 3 and shape[-1 if spec.layout == "NHWC" else 0] in {1, 3}
 
 

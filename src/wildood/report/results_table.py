@@ -1,8 +1,9 @@
-"""The results of runs as a table, with what must be known to read it: its title, caption and notes."""
+"""The results of runs as tables, and next to the paper's numbers, with the title, caption and notes to read them by."""
 
 import re
 from collections.abc import Iterator, Sequence
 
+from wildood.experiments.paper_comparison import PaperComparison, compare_with_paper
 from wildood.experiments.tables import (
     AVERAGE,
     ID_ONLY,
@@ -30,15 +31,26 @@ PROTOCOLS = {
     "honest": "Protocol: honest; no test example and no OOD label chose an epoch, a setting or a threshold.",
     "as_published": "Protocol: as published; as in the released code, data known to be OOD chose epochs and settings.",
 }
-FAILURES = "see failure.json in the folder of each run"
 LATEX_SCALE = 0.64  # the paper's
 LATEX_BLOCKS = {
     ID_ONLY: r"\textbf{With $P_{\mathrm{in}}$ only}",
     WITH_WILD: r"\textbf{With $P_{\mathrm{in}}$ and $P_{\mathrm{wild}}$}",
 }
-CSV_COLUMNS = (
-    *("table", "id", "wild", "protocol", "block", "pi", "method", "set"),
-    *("metric", "mean", "error", "seeds", "best"),
+CSV_COLUMNS = ("table", "id", "wild", "protocol", "block", "pi", "method", "set", "metric", "mean", "error", "seeds", "best")
+PAPER_CSV_COLUMNS = (
+    *("table", "id", "protocol", "paper_table", "block", "pi", "method", "set", "metric"),
+    *("ours", "ours_error", "paper", "paper_error", "difference", "within_2_se"),
+)
+WITHIN = {True: "yes", False: "no", None: ""}
+PAPER_NOTE = (
+    "Only numbers that the paper prints, too, have a row. The difference is ours minus the paper's, in points. It is within "
+    "2 SE if it is at most twice its standard error; where one of the two numbers has none, nothing is said. The paper "
+    "rounds its standard errors to 0.1."
+)
+SAME_THRESHOLD = "The accepted share is compared with the paper's FPR95, which is measured in the same way."
+OTHER_THRESHOLD = (
+    "The FPR95 of the paper's Tables 1 and A1 is measured at the threshold of validation examples, ours at that of the ID "
+    "test examples."
 )
 
 
@@ -59,20 +71,12 @@ def table_title(results: ResultsTable) -> str:
 
 
 def table_convention(results: ResultsTable) -> str:
-    """At which threshold its share of OOD is measured.
-
-    >>> table_convention(ResultsTable("cifar10", True, None, "as_published", (), ())).partition(" that is")[0]
-    'Accepted (FPR in the paper) is the share of OOD'
-    """
+    """At which threshold its share of OOD is measured."""
     return CONVENTIONS[results.metrics[0]]
 
 
 def table_caption(results: ResultsTable, *, bold: bool = True) -> str:
-    """How to read it: metrics, spread, what is bold (if anything is), protocol, and which files stand in for which sets.
-
-    >>> table_caption(ResultsTable("cifar10.npz", True, None, "honest", (), ())).partition("Small")[2]
-    ' files: cifar10.npz stands in for CIFAR-10.'
-    """
+    """How to read it: metrics, spread, what is bold (if anything is), protocol, and which files stand in for which sets."""
     shares = {row.pi for row in results.rows if row.pi is not None}
     sentences = [table_convention(results), _spread(results)]
     if bold:
@@ -91,14 +95,7 @@ def table_caption(results: ResultsTable, *, bold: bool = True) -> str:
 
 
 def table_notes(results: ResultsTable) -> list[str]:
-    """What is missing in it or not alike, a sentence for each.
-
-    Runs that failed, cells without any run, cells with fewer seeds, choices among fewer settings; different code.
-
-    >>> row = TableRow("π = 0.1", 0.1, "woods", "WOODS", {}, None, 0, {}, 2, ())
-    >>> table_notes(ResultsTable("digits", True, None, "honest", ("digits",), (row,)))[0]
-    'WOODS, π = 0.1: 2 runs failed: see failure.json in the folder of each run.'
-    """
+    """A sentence for each thing missing or unlike: failed runs, empty cells, fewer seeds or settings, different code."""
     missing = [f"{row.title}, {row.block}: {note}." for row in results.rows for note in _missing(results, row)]
     return [*missing, *(f"{origin}." for origin in results.origins)]
 
@@ -119,19 +116,12 @@ def results_table(results: ResultsTable, error_decimals: int = 2) -> Table:
         cells = [_cell(cell) for name in sets for cell in results.shown(row, name)]
         seeds = TableCell(row.seeds, detail=f"{row.failed} failed" if row.failed else "")
         rows.append(Row.of(row.title, *cells, _cell(row.accuracy), seeds, block=row.block))
-    return Table(
-        columns=[
-            Column("method"),
-            *(Column(METRIC_TITLES[each], column_title(name), *digits) for name in sets for each in results.metrics),
-            Column(METRIC_TITLES["accuracy"], "", *digits),
-            Column("seeds", digits=str),
-        ],
-        rows=rows,
-        title=table_title(results),
-        caption=table_caption(results),
-        notes=table_notes(results),
-        sortable=True,
-    )
+    columns = [
+        Column("method"),
+        *(Column(METRIC_TITLES[each], column_title(name), *digits) for name in sets for each in results.metrics),
+        *(Column(METRIC_TITLES["accuracy"], "", *digits), Column("seeds", digits=str)),
+    ]
+    return Table(columns, rows, table_title(results), table_caption(results), table_notes(results), sortable=True)
 
 
 def metric_table(results: ResultsTable, metric: Metric) -> Table:
@@ -147,11 +137,7 @@ def metric_table(results: ResultsTable, metric: Metric) -> Table:
 
 
 def results_latex(results: ResultsTable) -> str:
-    r"""As a `table*` in the paper's layout; it needs booktabs, multirow and graphicx.
-
-    >>> print(results_latex(ResultsTable("digits", True, None, "honest", ("digits",), ())).splitlines()[0])
-    % \usepackage{booktabs,graphicx,multirow}
-    """
+    """As a `table*` in the paper's layout; it needs booktabs, multirow and graphicx."""
     table = results_table(results, error_decimals=1)
     # The paper has no column of seeds.
     without_seeds = Table(table.columns[:-1], [Row(row.cells[:-1], row.block) for row in table.rows])
@@ -174,12 +160,63 @@ def results_csv(tables: Sequence[ResultsTable]) -> str:
     """In long form, a line for each number: names are those of the experiments; accuracy has an empty set; `best` is 1 or 0.
 
     Every table has both "fpr95", at the threshold of the ID test examples, and "accepted", at that of validation examples.
-
-    >>> results_csv([]).startswith("table,id,wild,protocol,block,pi,method,set,metric,mean,error,seeds,best")
-    True
     """
     rows = [row for results in tables for method in results.rows for row in _csv_rows(results, method)]
-    return to_csv(Table([Column(name) for name in CSV_COLUMNS], rows))
+    return to_csv(Table(list(map(Column, CSV_COLUMNS)), rows))
+
+
+def paper_table(results: ResultsTable) -> Table | None:
+    """A row for each number that the paper prints, too; None if it prints none of them."""
+    compared = compare_with_paper(results)
+    if not compared:
+        return None
+    two, one = "{:.2f}".format, "{:.1f}".format
+    columns = [
+        *map(Column, ("method", "OOD set", "metric")),
+        *(Column("ours", "", two, two), Column("paper", "", two, one), Column("difference", digits="{:+.2f}".format)),
+        Column("within 2 SE"),
+    ]
+    rows = [
+        Row.of(
+            *(each.title, column_title(each.set), METRIC_TITLES[each.metric]),
+            *(TableCell(each.ours, each.ours_error), TableCell(each.paper, each.paper_error)),
+            *(each.difference, WITHIN[each.within]),
+            block=each.block,
+        )
+        for each in compared
+    ]
+    papers = " and ".join(f"Table {name}" for name in sorted({each.paper_table for each in compared}))
+    caption = [table_caption(results, bold=False), PAPER_NOTE]
+    caption += [SAME_THRESHOLD] if any(each.metric == "accepted" for each in compared) else []
+    caption += [OTHER_THRESHOLD] if any(each.other_threshold for each in compared) else []
+    title = f"{table_title(results)}, compared with the paper's {papers}"
+    return Table(columns, rows, title, " ".join(caption), [_verdict(compared)], sortable=True)
+
+
+def paper_csv(tables: Sequence[ResultsTable]) -> str:
+    """The rows of `paper_table` of several tables as CSV, in percent and points."""
+    rows = [
+        Row.of(
+            *(table_title(results), results.id, results.protocol, each.paper_table, each.block, _number(each.pi, "g")),
+            *(each.method, each.set, each.metric, _number(each.ours, ".4f"), _number(each.ours_error, ".4f")),
+            *(_number(each.paper, ".2f"), _number(each.paper_error, ".1f"), _number(each.difference, ".4f")),
+            WITHIN[each.within],
+        )
+        for results in tables
+        for each in compare_with_paper(results)
+    ]
+    return to_csv(Table(list(map(Column, PAPER_CSV_COLUMNS)), rows))
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else f"{value:{form}}"
+
+
+def _verdict(compared: Sequence[PaperComparison]) -> str:
+    judged = [each.within for each in compared if each.within is not None]
+    if not judged:
+        return "No number has a standard error both here and there."
+    return f"{sum(judged):,} of the {len(judged):,} numbers with a standard error in both are within 2 SE."
 
 
 def _columns(results: ResultsTable) -> tuple[str, ...]:
@@ -198,10 +235,11 @@ def _csv_rows(results: ResultsTable, row: TableRow) -> Iterator[Row]:
     for name, metric, cell in numbers:
         own = name if name != AVERAGE and row.pi is not None else ""  # in a stationary table, each set has its own wild data
         wild = own if results.stationary else results.wild or ""
-        pi = "" if row.pi is None else f"{row.pi:g}"
-        error = "" if cell.error is None else f"{100 * cell.error:.4f}"
-        described = table_title(results), results.id, wild, results.protocol, row.block, pi, row.method, name, metric
-        yield Row.of(*described, f"{100 * cell.mean:.4f}", error, cell.seeds, int(cell.best))
+        error = None if cell.error is None else 100 * cell.error
+        yield Row.of(
+            *(table_title(results), results.id, wild, results.protocol, row.block, _number(row.pi, "g"), row.method, name),
+            *(metric, _number(100 * cell.mean, ".4f"), _number(error, ".4f"), cell.seeds, int(cell.best)),
+        )
 
 
 def _latex_header(results: ResultsTable) -> list[str]:
@@ -226,7 +264,7 @@ def _spread(results: ResultsTable) -> str:
 
 def _missing(results: ResultsTable, row: TableRow) -> Iterator[str]:
     if row.failed:
-        yield f"{row.failed} {'run' if row.failed == 1 else 'runs'} failed: {FAILURES}"
+        yield f"{row.failed} {'run' if row.failed == 1 else 'runs'} failed: see failure.json in the folder of each run"
     without = [set_title(name) for name in results.sets if name not in row.cells]
     if without:
         yield f"no result on {', '.join(without)}"

@@ -58,11 +58,7 @@ def failure_page(failure: Failure) -> str:
 
 
 def score_figure(name: str, scores: Scores, ood: str, says: str, caption: str) -> ScoreFigure:
-    """Scores of ID and of one OOD set, which may be missing.
-
-    >>> score_figure("a", {}, "svhn", "SVHN", "SVHN: FPR95 5 %").svg is None
-    True
-    """
+    """Scores of ID and of one OOD set, which may be missing."""
     known, other = scores.get(KNOWN), scores.get(ood)
     if known is None or other is None or not len(known) or not len(other):
         return ScoreFigure(caption, says, None)
@@ -70,11 +66,7 @@ def score_figure(name: str, scores: Scores, ood: str, says: str, caption: str) -
 
 
 def fpr95_text(fpr95: float) -> str:
-    """For a caption.
-
-    >>> fpr95_text(0.25) == "FPR95 25.0\N{NO-BREAK SPACE}%"
-    True
-    """
+    """FPR95 in a caption."""
     return f"FPR95 {100 * fpr95:.1f}\N{NO-BREAK SPACE}%"
 
 
@@ -116,11 +108,7 @@ def _provenance(result: Result) -> dict[str, str]:
 
 
 def _split_text(split: Any) -> str:
-    """For each OOD set, how many examples each part has, and a hash of which.
-
-    >>> _split_text({"svhn": {"labelled": {"count": 25000, "hash": "ab"}, "wild_ood": {"count": 300, "hash": "cd"}}})
-    'SVHN: labelled 25,000 (ab), wild ood 300 (cd)'
-    """
+    """For each OOD set, how many examples each part has, and a hash of which."""
     try:
         return "; ".join(
             f"{set_title(ood)}: "

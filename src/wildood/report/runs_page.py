@@ -15,8 +15,7 @@ from wildood.experiments.store import SCORES, Failure, Result, RunStore, Scores
 from wildood.experiments.tables import ResultsTable, TableRow, id_title, method_title, paper_set, result_tables, set_title
 from wildood.report.figures import Curve, Point, constraint_of_runs, over_pi
 from wildood.report.page import generator, render
-from wildood.report.paper_comparison import comparison_table
-from wildood.report.results_table import results_table, table_title
+from wildood.report.results_table import paper_table, results_table, table_title
 from wildood.report.run_page import ScoreFigure, fpr95_text, run_title, score_figure
 from wildood.report.table import Column, Row, Table, TableCell, percent
 from wildood.scores.shipped import NAMES as POSTHOC
@@ -30,12 +29,7 @@ WOODS, USUAL_PI, FIGURE_SET = "woods", 0.1, "places365"  # the paper's
 class Runs:
     """The runs of a store, each read once, so that one that ends meanwhile is not counted twice.
 
-    Attributes:
-        store: where they are.
-        results: of those that are done.
-        failures: of those that failed.
-        unfinished: how many are under way, or were cut off.
-        left_out: the folders that could not be read as runs, and why.
+    `unfinished` counts those under way or cut off; `left_out` has the folders that could not be read as runs, and why.
     """
 
     store: RunStore
@@ -84,8 +78,6 @@ class Runs:
         """How many there are, as a sentence.
 
         >>> from pathlib import Path
-        >>> Runs(RunStore(Path("runs")), (), (), 2).summary()
-        '2 runs: none is done, none failed, 2 have not ended.'
         >>> Runs(RunStore(Path("runs")), (), (), 2, (("a1", "it is not TOML"),)).summary()
         '2 runs: none is done, none failed, 2 have not ended; 1 folder left out.'
         """
@@ -98,24 +90,14 @@ class Runs:
         return f"{_count(done + failed + self.unfinished, 'run')}: {', '.join(parts)}{left_out}."
 
     def left_out_by_reason(self) -> dict[str, list[str]]:
-        """The folders that were left out, by why.
-
-        >>> from pathlib import Path
-        >>> Runs(RunStore(Path("runs")), (), (), 2, (("a", "no"), ("b", "why"), ("c", "no"))).left_out_by_reason()
-        {'no': ['a', 'c'], 'why': ['b']}
-        """
+        """The folders that were left out, by why."""
         reasons: dict[str, list[str]] = {}
         for name, why in self.left_out:
             reasons.setdefault(why, []).append(name)
         return reasons
 
     def left_out_text(self) -> str:
-        """Which folders were left out, and why, each reason once; empty if none was.
-
-        >>> from pathlib import Path
-        >>> Runs(RunStore(Path("runs")), (), (), 2, (("a1", "it is not TOML"),)).left_out_text()
-        '1 folder left out: a1: it is not TOML'
-        """
+        """Which folders were left out, and why, each reason once; empty if none was."""
         reasons = [f"{_first_few(names)}: {why}" for why, names in self.left_out_by_reason().items()]
         return f"{_count(len(self.left_out), 'folder')} left out: {_first_few(reasons, '; ')}" if reasons else ""
 
@@ -129,7 +111,7 @@ def runs_page(runs: Runs, provenance: dict[str, str], title: str = TITLE) -> str
         runs=runs,
         failures=[(run_link(failure.experiment), run_title(failure.experiment), failure.error) for failure in runs.failures],
         results=[_with_settings(results_table(results), results) for results in runs.tables],
-        comparisons=list(filter(None, map(comparison_table, runs.tables))),
+        comparisons=list(filter(None, map(paper_table, runs.tables))),
         pi_figures=pi_figures(runs),
         constraint_figures=constraint_figures(runs),
         score_figures=score_figures(runs),
@@ -139,12 +121,7 @@ def runs_page(runs: Runs, provenance: dict[str, str], title: str = TITLE) -> str
 
 
 def run_link(experiment: Experiment) -> str:
-    """From the report to the page of a run.
-
-    >>> energy = Experiment("digits", ("digits",), method="energy")
-    >>> run_link(energy) == f"runs/{energy.name}.html"
-    True
-    """
+    """From the report to the page of a run."""
     return f"runs/{experiment.name}.html"
 
 
@@ -222,11 +199,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _first_few(texts: Sequence[str], mark: str = ", ") -> str:
-    """A few of them, and how many there are more.
-
-    >>> _first_few(list("abcd"))
-    'a, b, c, and 1 more'
-    """
+    """A few of them, and how many there are more: "a, b, c, and 1 more"."""
     more = [f"and {len(texts) - LISTED:,} more"] if len(texts) > LISTED else []
     return mark.join([*texts[:LISTED], *more])
 

@@ -34,11 +34,7 @@ _LATEX = {
 
 
 def percent(decimals: int) -> Digits:
-    """How shares from 0 to 1 are written in percent.
-
-    >>> percent(1)(0.1234)
-    '12.3'
-    """
+    """How shares from 0 to 1 are written in percent."""
     return lambda share: f"{100 * share:.{decimals}f}"
 
 
@@ -61,16 +57,7 @@ class Column:
 
 @dataclass(frozen=True)
 class TableCell:
-    """A cell of a table.
-
-    Attributes:
-        value: a number or a text, by which rows are sorted; None where there is none.
-        error: the standard error of the number.
-        interval: the ends of an interval around the number.
-        best: whether it is marked as the best of its column.
-        detail: a remark; only pages show it.
-        link: where the text leads to; only in pages.
-    """
+    """A number (with its standard error or interval), a text or nothing; only pages show detail and link."""
 
     value: float | str | None = None
     error: float | None = None
@@ -101,7 +88,7 @@ class TableCell:
 
 @dataclass(frozen=True)
 class Row:
-    """A row: its cells, the title of the block that it is in, and whether it summarises the rows above it."""
+    """A row: its cells, the title of its block, and whether it summarises the rows above it."""
 
     cells: Sequence[TableCell]
     block: str = ""
@@ -116,15 +103,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; its first column names the rows.
+    """A table; its first column names the rows, and the rows of a block follow one another.
 
-    Attributes:
-        columns: at least one.
-        rows: those of a block follow one another.
-        title: what the table holds.
-        caption: how to read it.
-        notes: what else to know, a sentence each.
-        sortable: whether rows can be sorted in a page, each block by itself.
+    Notes are sentences. The rows of a `sortable` table can be sorted in a page, each block by itself.
 
     >>> columns = [Column("method"), Column("FPR95 ↓", digits=percent(1)), Column("AUROC ↑", digits=percent(1))]
     >>> table = Table(columns, [Row.of("energy", 0.131, TableCell(0.97, error=0.01, best=True))])
@@ -158,20 +139,11 @@ class Table:
 
     def __html__(self) -> str:
         """For templates: a table is HTML already."""
-        return to_html(self)
-
-
-def to_html(table: Table) -> str:
-    """For a page."""
-    return render("table.html", table=table)
+        return render("table.html", table=self)
 
 
 def to_csv(table: Table) -> str:
-    r"""With one line of heads.
-
-    >>> to_csv(Table([Column("a"), Column("b")], [Row.of("1,5", "x")]))
-    'a,b\n"1,5",x\n'
-    """
+    """With one line of heads."""
     file = io.StringIO()
     heads = [column.head for column in table.columns]
     csv.writer(file, lineterminator="\n").writerows([heads, *map(table.texts, table.rows)])
@@ -213,13 +185,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table, header: Sequence[str] = (), block_titles: Mapping[str, str] | None = None) -> str:
-    """A `tabular` with booktabs.
-
-    Args:
-        table: to be shown; its caption and notes are left to the caller.
-        header: rows of heads in LaTeX, instead of the columns' own.
-        block_titles: titles of blocks in LaTeX, instead of their own.
-    """
+    """A `tabular` with booktabs; the header and the titles of blocks may be replaced by LaTeX."""
     body = []
     for block, rows in table.blocks:
         body.append(r"\midrule")
@@ -236,20 +202,12 @@ def to_latex(table: Table, header: Sequence[str] = (), block_titles: Mapping[str
 
 
 def escape_markdown(text: str) -> str:
-    r"""Text as Markdown shows it, in a table or out of it.
-
-    >>> print(escape_markdown("a_b | c"))
-    a\_b \| c
-    """
+    """Text as Markdown shows it, in a table or out of it."""
     return re.sub(r"([\\`*_\[\]<>|&~$])", r"\\\1", one_line(text))
 
 
 def escape_latex(text: str) -> str:
-    r"""Text as LaTeX shows it, in a table or out of it.
-
-    >>> print(escape_latex("a_b & 95 %"))
-    a\_b \& 95 \%
-    """
+    """Text as LaTeX shows it, in a table or out of it."""
     text = re.sub("-(?=-)", "-\0", one_line(text))  # two in a row would become a dash
     escaped = "".join(_LATEX.get(character, character) for character in text).replace("\0", "{}")
     # At the start of a row, these would belong to the end of the row before.
@@ -257,20 +215,12 @@ def escape_latex(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""Without line ends, which would end a row of a table.
-
-    >>> one_line("a\nb")
-    'a b'
-    """
+    """Without line ends, which would end a row of a table."""
     return " ".join(text.split())
 
 
 def latex_line(cells: Iterable[str]) -> str:
-    r"""A row of a LaTeX table.
-
-    >>> print(latex_line(["WOODS", "0.15"]))
-    WOODS & 0.15 \\
-    """
+    """A row of a LaTeX table."""
     return rf"{' & '.join(cells)} \\"
 
 
