@@ -17,14 +17,12 @@ from wildood.data.files import open_plain
 from wildood.data.named_sets import SETS
 from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.grids import GRIDS, add_own_methods, budget_texts, grid, only
-from wildood.experiments.own_methods import register
+from wildood.experiments.grids import GRIDS, add_own_methods, budget_texts, grid, only, register
 from wildood.experiments.plan import Plan, missing_data, plan
-from wildood.experiments.pool import processors, run_all, using_threads
-from wildood.experiments.ray_pool import run_on_ray
+from wildood.experiments.pool import processors, run_all, run_on_ray, using_threads
 from wildood.experiments.split import check_sets
 from wildood.experiments.starts import check_starts, copy_weights, start_from
-from wildood.experiments.store import Failure, Result, RunStore
+from wildood.experiments.store import Failure, RunOutcome, RunStore
 from wildood.settings import check_integer, check_number
 from wildood.train.progress import logger, progress_bar, verbose_logging
 
@@ -118,11 +116,11 @@ def run(words: Sequence[str]) -> int:
 
 def _run(
     experiments: Sequence[Experiment], store: RunStore, options: ReproduceOptions, workers: int, planned: Plan
-) -> list[Result | Failure]:
+) -> list[RunOutcome]:
     done = planned.done
     with progress_bar(planned.runs, done, "running", "runs") as bar:
 
-        def on_end(ended: Result | Failure) -> None:
+        def on_end(ended: RunOutcome) -> None:
             nonlocal done
             done += 1
             bar.at(done)
@@ -161,7 +159,7 @@ def _run_text(experiment: Experiment) -> str:
     return f"seed {experiment.seed}  {experiment.method}{wild}"
 
 
-def _outcome_text(ended: Result | Failure) -> str:
+def _outcome_text(ended: RunOutcome) -> str:
     if isinstance(ended, Failure):
         return f"failed: {ended.error}"
     fpr = ", ".join(f"{_set(name)} {100 * found.fpr95:.1f}" for name, found in ended.tests.items())

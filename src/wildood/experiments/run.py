@@ -30,7 +30,7 @@ from wildood.evaluate.metrics import accuracy, all_metrics, fpr_standard_error
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.split import Split, load_split
 from wildood.experiments.starts import start_is_in_training, starting_classifier, untrained_model
-from wildood.experiments.store import KNOWN, Failure, OodMetrics, Result, RunStore, Scores
+from wildood.experiments.store import KNOWN, Failure, OodMetrics, Result, RunOutcome, RunStore, Scores
 from wildood.scores.score import Score
 from wildood.train.callbacks import OnEpoch
 from wildood.train.progress import logger
@@ -50,7 +50,7 @@ class Outcome(NamedTuple):
 
 def run(
     experiment: Experiment, store: RunStore, root: str | Path | None = None, on_epoch: OnEpoch | None = None
-) -> Result | Failure | None:
+) -> RunOutcome | None:
     """Do a run and store its result or its failure; None if another process is at it, or has done it.
 
     A run that was interrupted resumes from its last checkpoint.

@@ -41,11 +41,8 @@ class OodMetrics:
     Attributes:
         fpr95: the share accepted when 95 % of the ID test examples are accepted (ID is the positive class).
         fpr95_error: its standard error for this one run, from the number of examples.
-        auroc: the probability that an OOD example scores higher than an ID example.
-        aupr_in: the average precision with ID as the positive class.
-        aupr_out: with OOD as the positive class.
+        aupr_in, aupr_out: the average precision with ID, with OOD as the positive class.
         accepted: the share accepted at the deployed threshold, which was calibrated on the holdout.
-        examples: how many examples the set has.
     """
 
     fpr95: float
@@ -62,7 +59,6 @@ class Result:
     """The outcome of a run.
 
     Attributes:
-        experiment: what was run.
         tests: the metrics on each OOD test set, by its name in the experiment.
         accuracy: of the classifier on the ID test examples, rejected or not.
         false_alarms: the share of the ID test examples that is rejected at the deployed threshold.
@@ -71,7 +67,6 @@ class Result:
             (as published). It chooses among settings; None where it was not measured.
         accuracy_lost: on the holdout, against the starting classifier.
         chosen: the settings that the score chose for itself, if any.
-        history: of the training.
         seconds: since the run was last begun or resumed, without what it shares with other runs.
         about: how the result was made: versions, hardware, split.
     """
@@ -89,33 +84,25 @@ class Result:
     about: Mapping[str, Any] | None = None
 
     def to_json(self) -> str:
-        """As JSON, without the experiment, which has a file of its own.
-
-        >>> energy = Experiment("digits", ("digits",), method="energy")
-        >>> json.loads(Result(energy, {}, 0.9, 0.05, 100).to_json())["accuracy"]
-        0.9
-        """
+        """As JSON, without the experiment, which has a file of its own."""
         content = {name: value for name, value in vars(self).items() if name != "experiment"}
         return json.dumps({**content, "tests": {name: vars(each) for name, each in self.tests.items()}}, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, experiment: Experiment, text: str) -> "Result":
-        """The result in a JSON text; unknown names, of another version of wildood, are ignored.
-
-        >>> Result.from_json(Experiment("digits", ("digits",), method="energy"), '{"tests": {}}')
-        Traceback (most recent call last):
-        wildood.errors.InputError: accuracy is missing
-        """
+        """The result in a JSON text; unknown names, of another version of wildood, are ignored."""
         try:
-            content: dict[str, Any] = parse(text.encode(), dict[str, Any])
-            values = _known_fields(cls, content)
-            tests = {name: _known_fields(OodMetrics, each, f"tests.{name}.") for name, each in values["tests"].items()}
+            values = _known_fields(cls, parse(text.encode(), dict[str, Any]))
+            tests = {
+                name: OodMetrics(**_known_fields(OodMetrics, each, f"tests.{name}."))
+                for name, each in values["tests"].items()
+            }
         except SchemaError as error:
             raise InputError(str(error)) from error
         if set(tests) != set(experiment.test):
             tested = ", ".join(tests) or "nothing"
             raise InputError(f"it has tests on {tested}, its experiment on {', '.join(experiment.test)}")
-        return cls(experiment, **values | {"tests": {name: OodMetrics(**each) for name, each in tests.items()}})
+        return cls(experiment, **values | {"tests": tests})
 
 
 @dataclass(frozen=True)
@@ -126,6 +113,9 @@ class Failure:
     error: str
     traceback: str
     about: Mapping[str, Any] | None = None
+
+
+RunOutcome = Result | Failure
 
 
 class _FailureFile(TypedDict, total=False):
@@ -139,22 +129,14 @@ def _known_fields(cls: type, content: Mapping[str, Any], path: str = "") -> dict
     hints, values = get_type_hints(cls) | JSON_TYPES, {}
     for each in fields(cls):
         if each.name in content:
-            check(content[each.name], hints[each.name], path + each.name)
-            values[each.name] = content[each.name]
+            values[each.name] = check(content[each.name], hints[each.name], path + each.name)
         elif each.default is MISSING and each.name != "experiment":
             raise SchemaError(f"{path}{each.name} is missing")
     return values
 
 
 class StoreContents(NamedTuple):
-    """The runs of a directory at one moment.
-
-    Attributes:
-        results: of the finished runs.
-        failures: of the runs that failed and have no result.
-        unfinished: the runs that are under way, or were interrupted.
-        left_out: the folders that cannot be read as runs, and why.
-    """
+    """The runs of a directory: finished, failed, under way or interrupted; and unreadable folders, with the reason."""
 
     results: tuple[Result, ...]
     failures: tuple[Failure, ...]
@@ -164,17 +146,7 @@ class StoreContents(NamedTuple):
 
 @dataclass(frozen=True)
 class RunStore:
-    """The runs below a directory.
-
-    >>> import tempfile
-    >>> energy = Experiment("digits", ("digits",), method="energy")
-    >>> result = Result(energy, {"digits": OodMetrics(0.2, 0.01, 0.9, 0.9, 0.9, 0.1, 100)}, 0.9, 0.05, 100)
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     store = RunStore(Path(place))
-    ...     store.add(result, {"id": np.zeros(3, "float32")})
-    ...     store.result(energy).accuracy, [len(each) for each in store.contents()], store.scores(energy)["id"].shape
-    (0.9, [1, 0, 0, 0], (3,))
-    """
+    """The runs below a directory."""
 
     root: Path
 
@@ -265,7 +237,7 @@ class RunStore:
             raise InputError(f"{self.place(experiment) / RESULT} {_unreadable(error)}") from error
         return True
 
-    def outcome(self, experiment: Experiment) -> Result | Failure | None:
+    def outcome(self, experiment: Experiment) -> RunOutcome | None:
         """The result of a run, or its failure, or None if it has not ended."""
         return self.result(experiment) if self.is_done(experiment) else self.failure(experiment)
 
@@ -335,14 +307,13 @@ class RunStore:
         """Rename files that cannot be read, and write the experiment if it is missing; the caller has the lock."""
         place = self.place(experiment)
         readers: dict[str, Callable[[Path], object]] = {RESULT: partial(_read_result, experiment), TOML: _read_experiment}
-        for name, read in readers.items():
-            if (place / name).exists():
-                try:
-                    read(place / name)
-                except InputError:
-                    kept = _unused(place / f"{name}{DAMAGED}")
-                    (place / name).replace(kept)
-                    logger.warning("%s cannot be read: it is kept as %s, and made again", place / name, kept.name)
+        for path, read in ((place / name, read) for name, read in readers.items()):
+            try:
+                if path.exists():
+                    read(path)
+            except InputError:
+                kept = path.replace(_unused(path.with_name(f"{path.name}{DAMAGED}")))
+                logger.warning("%s cannot be read: it is kept as %s, and made again", path, kept.name)
         if not (place / TOML).exists():
             write_atomically(place / TOML, experiment.to_toml().encode())
 

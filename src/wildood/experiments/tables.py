@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from wildood.evaluate.metrics import mean_and_error
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.store import Failure, OodMetrics, Result
+from wildood.experiments.store import Failure, OodMetrics, Result, RunOutcome
 
 METHOD_TITLES = {
     "max-softmax": "MSP",
@@ -57,7 +57,6 @@ ACCURACY_LOSS = 0.01  # the most that an honest choice of settings may lose on t
 _ROUNDING = 1e-12  # the loss is a difference of two shares
 _METHODS, _SETS = list(METHOD_TITLES), list(SET_TITLES)
 _COMMON = ("id", "protocol", "start", "keep", "model", "model_settings", "pretraining", "mean", "std")
-_Run = Result | Failure
 _RowKey = tuple[float, tuple[int, str], str, str]  # pi, method, schedule, settings
 
 Metric = Literal["fpr95", "accepted", "auroc", "accuracy"]
@@ -172,13 +171,13 @@ def choose_settings(runs: Sequence[Result]) -> Choice:
     return Choice(chosen, "; ".join(texts), ", ".join(incomplete))
 
 
-def _can_choose(runs: Sequence[_Run]) -> bool:
+def _can_choose(runs: Sequence[RunOutcome]) -> bool:
     """Whether validation data can choose among the settings of these runs, or there is only one setting."""
     several = len({_settings_key(run) for run in runs}) > 1
     return not (several and any(isinstance(run, Result) and run.acceptance is None for run in runs))
 
 
-def _settings_key(run: _Run) -> str:
+def _settings_key(run: RunOutcome) -> str:
     return json.dumps(run.experiment.as_dict()["settings"], sort_keys=True)
 
 
@@ -273,7 +272,7 @@ class TableRow:
     incomplete: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, runs: Sequence[_Run], sets: Sequence[str], block: str, differs: str = "") -> "TableRow":
+    def of(cls, runs: Sequence[RunOutcome], sets: Sequence[str], block: str, differs: str = "") -> "TableRow":
         """The row of the runs of one method with one pi; `differs` is what tells it from other rows of the method."""
         first = runs[0].experiment
         results = [run for run in runs if isinstance(run, Result)]
@@ -395,8 +394,8 @@ def result_tables(results: Sequence[Result], failures: Sequence[Failure] = ()) -
     >>> table.rows[0].block, table.rows[0].title, table.rows[0].cells["digits"]["fpr95"]
     ('with P_in only', 'energy', Cell(mean=0.2, error=None, best=False, seeds=1))
     """
-    groups: dict[str, list[_Run]] = {}
-    runs: list[_Run] = [*results, *failures]
+    groups: dict[str, list[RunOutcome]] = {}
+    runs: list[RunOutcome] = [*results, *failures]
     for run in runs:
         groups.setdefault(json.dumps(_conditions(run.experiment)), []).append(run)
     grouped = [(_table(found), json.loads(conditions)) for conditions, found in sorted(groups.items())]
@@ -449,7 +448,7 @@ def _order(table: ResultsTable) -> tuple[str, bool, str, bool]:
     return table.id, not table.stationary, table.wild or "", table.protocol != "honest"
 
 
-def _table(runs: Sequence[_Run]) -> ResultsTable:
+def _table(runs: Sequence[RunOutcome]) -> ResultsTable:
     first = runs[0].experiment
     # A set on which every run failed is a column, too: without it, an average would seem complete.
     sets = tuple(sorted({name for run in runs for name in run.experiment.test}, key=set_order))
@@ -475,12 +474,12 @@ def _table(runs: Sequence[_Run]) -> ResultsTable:
     )
 
 
-def _rows(runs: Sequence[_Run]) -> dict[_RowKey, list[_Run]]:
+def _rows(runs: Sequence[RunOutcome]) -> dict[_RowKey, list[RunOutcome]]:
     """The runs of each row: by pi, method and schedule, and by settings where validation data cannot choose among them."""
-    by_method: dict[str, list[_Run]] = {}
+    by_method: dict[str, list[RunOutcome]] = {}
     for run in runs:
         by_method.setdefault(run.experiment.method, []).append(run)
-    rows: dict[_RowKey, list[_Run]] = {}
+    rows: dict[_RowKey, list[RunOutcome]] = {}
     for method, found in by_method.items():
         chosen = _can_choose(found)
         for run in found:
