@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, NamedTuple, Required, TypedDict, get_type_hints
@@ -155,7 +155,7 @@ class RunStore:
         return self.root / experiment.name
 
     def training(self, experiment: Experiment) -> Path:
-        """Where a training keeps its checkpoints until it is done."""
+        """The folder of a run's checkpoints."""
         return self.place(experiment) / "training"
 
     def check_locks(self) -> None:
@@ -218,11 +218,17 @@ class RunStore:
         shutil.rmtree(self.training(experiment), ignore_errors=True)
 
     def pending(self, experiments: Sequence[Experiment]) -> dict[str, Experiment]:
-        """Those that are to be run now, by name: without a readable result; earlier failures are forgotten."""
-        self._repair_done(experiments)
+        """Those that are to be run now, by name: without a readable result; earlier failures are forgotten.
+
+        The experiment of a finished run is written again if its file is damaged or missing.
+        """
         waiting = {each.name: each for each in experiments if not self.is_done(each)}
-        if waiting:
+        damaged = [each for each in experiments if each.name not in waiting and not self._has_experiment(each)]
+        if waiting or damaged:
             self.check_locks()
+        for each in damaged:
+            with self.claimed(each):  # which repairs it
+                pass
         for each in waiting.values():
             self.forget_failure(each)
         return waiting
@@ -287,15 +293,6 @@ class RunStore:
         except OSError as error:
             return f"{Path(error.filename or folder).name} {_unreadable(error)}"
 
-    def _repair_done(self, experiments: Sequence[Experiment]) -> None:
-        """Write the experiment of each finished run whose file is damaged or missing; the result stays."""
-        damaged = [each for each in experiments if self.is_done(each) and not self._has_experiment(each)]
-        if damaged:
-            self.check_locks()
-        for each in damaged:
-            with self.claimed(each):  # which repairs it
-                pass
-
     def _has_experiment(self, experiment: Experiment) -> bool:
         try:
             _read_experiment(self.place(experiment) / TOML)
@@ -346,10 +343,10 @@ def _read_experiment(path: Path) -> Experiment:
 def _advice(text: str) -> str:
     """What to do about a text that is no experiment; nothing if it only names a method of the user's own."""
     try:
-        method = tomllib.loads(text).get("method")
+        method = str(tomllib.loads(text).get("method"))
     except tomllib.TOMLDecodeError:
         return f"; {RUN_AGAIN}"
-    is_own = isinstance(method, str) and ":" in method and method not in {**METHODS, **SCORE_NAMES}
+    is_own = ":" in method and method not in {**METHODS, **SCORE_NAMES}
     return "" if is_own else f"; {RUN_AGAIN} if another version of wildood made it"
 
 
@@ -359,5 +356,5 @@ def _unreadable(error: OSError) -> str:
 
 def _unused(path: Path) -> Path:
     """The path, or with a number behind it if a file has that name."""
-    numbered = (path.with_name(f"{path.name}{number}") for number in count(2))
-    return path if not path.exists() else next(each for each in numbered if not each.exists())
+    names = chain([path.name], (f"{path.name}{number}" for number in count(2)))
+    return next(each for each in map(path.with_name, names) if not each.exists())

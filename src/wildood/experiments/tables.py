@@ -55,7 +55,6 @@ AVERAGE = "average"  # over the OOD sets of a table, as the name of a column
 ID_ONLY, WITH_WILD = "with P_in only", "with P_in and P_wild"
 ACCURACY_LOSS = 0.01  # the most that an honest choice of settings may lose on the holdout
 _ROUNDING = 1e-12  # the loss is a difference of two shares
-_METHODS, _SETS = list(METHOD_TITLES), list(SET_TITLES)
 _COMMON = ("id", "protocol", "start", "keep", "model", "model_settings", "pretraining", "mean", "std")
 _RowKey = tuple[float, tuple[int, str], str, str]  # pi, method, schedule, settings
 
@@ -65,76 +64,44 @@ _BETTER: Mapping[Metric, Callable[[Iterable[float]], float]] = {"fpr95": min, "a
 
 
 def paper_set(name: str) -> str:
-    """The set of the paper that this one is, or stands in for; else the name itself.
-
-    >>> paper_set("rooms_resize.npz"), paper_set("svhn"), paper_set("mine.npz")
-    ('lsun-r', 'svhn', 'mine.npz')
-    """
+    """The set of the paper that this one is, or stands in for; else the name itself."""
     return STAND_INS.get(name, name)
 
 
 def set_title(name: str) -> str:
-    """The title of an OOD set: of a file, its stem.
-
-    >>> set_title("svhn"), set_title("pictures/rooms_resize.npz")
-    ('SVHN', 'rooms_resize')
-    """
+    """The title of an OOD set: of a file, its stem."""
     return SET_TITLES.get(name) or PurePosixPath(name).stem
 
 
 def column_title(name: str) -> str:
-    """The title of a column: an OOD set, AVERAGE, or nothing for accuracy, which has no set.
-
-    >>> column_title("svhn"), column_title(AVERAGE), column_title("")
-    ('SVHN', 'average', '')
-    """
+    """The title of a column: an OOD set, AVERAGE, or nothing for accuracy, which has no set."""
     return name if name == AVERAGE else set_title(name)
 
 
 def id_title(name: str) -> str:
-    """The title of an ID set.
-
-    >>> id_title("digits"), id_title("cifar10.npz")
-    ('digits 0-6', 'cifar10')
-    """
+    """The title of an ID set."""
     return "digits 0-6" if name == "digits" else set_title(name)
 
 
 def method_title(name: str) -> str:
-    """The title of a method; one of the user's own has none but its name.
-
-    >>> method_title("max-softmax"), method_title("mine:Method")
-    ('MSP', 'mine:Method')
-    """
+    """The title of a method; one of the user's own has none but its name."""
     return METHOD_TITLES.get(name, name)
 
 
 def set_order(name: str) -> tuple[int, str]:
-    """The sorting key of OOD sets: the order of the paper's columns, then others by name.
-
-    >>> sorted(["mine.npz", "places.npz", "lsun-c", "svhn"], key=set_order)
-    ['svhn', 'lsun-c', 'places.npz', 'mine.npz']
-    """
-    known = paper_set(name)
-    return (_SETS.index(known) if known in _SETS else len(_SETS)), name
+    """The sorting key of OOD sets: the order of the paper's columns, then others by name."""
+    return [*SET_TITLES, paper_set(name)].index(paper_set(name)), name
 
 
 def method_order(name: str) -> tuple[int, str]:
-    """The sorting key of methods: the order of the paper's rows, then others by name.
-
-    >>> sorted(["mine:B", "woods", "mine:A", "oe", "max-softmax"], key=method_order)
-    ['max-softmax', 'oe', 'woods', 'mine:A', 'mine:B']
-    """
-    return (_METHODS.index(name) if name in _METHODS else len(_METHODS)), name
+    """The sorting key of methods: the order of the paper's rows, then others by name."""
+    return [*METHOD_TITLES, name].index(name), name
 
 
 class Choice(NamedTuple):
-    """The settings that validation data chose.
+    """The run of each seed with the settings that validation data chose.
 
-    Attributes:
-        runs: the run of each seed.
-        settings: the chosen settings, in words; empty if there was one setting only.
-        incomplete: which seeds lack settings that others have, in words; empty if none does.
+    In words, empty where there is nothing to say: the settings, and which seeds lack settings that others have.
     """
 
     runs: Mapping[int, Result]
@@ -182,11 +149,7 @@ def _settings_key(run: RunOutcome) -> str:
 
 
 def _difference(content: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
-    """In words, the values by which a content differs from others; empty if all are the same.
-
-    >>> _difference({"steps": 100, "lr": 0.1}, [{"steps": 200, "lr": 0.1}])
-    'steps 100'
-    """
+    """In words, the values by which a content differs from others, as in "steps 100"; empty if all are the same."""
     contents = [content, *others]
     names = dict.fromkeys(name for each in contents for name in each)
     varying = [name for name in names if len({str(each.get(name)) for each in contents}) > 1]
@@ -208,11 +171,9 @@ class Cell:
     """A number of a table, as shares from 0 to 1.
 
     Attributes:
-        mean: over the seeds.
         error: the standard error over the seeds; None for one seed.
         best: whether no row that it is compared with has a better one, to the two decimals of percent that are printed;
             never if no other row has any. With several pi a row is compared within its block, else with all rows.
-        seeds: how many there are in it.
     """
 
     mean: float
@@ -222,21 +183,13 @@ class Cell:
 
     @classmethod
     def over(cls, seeds: Sequence[float]) -> "Cell":
-        """The cell of one number for each seed.
-
-        >>> Cell.over([0.25, 0.75]), Cell.over([0.5]).error
-        (Cell(mean=0.5, error=0.25, best=False, seeds=2), None)
-        """
+        """The cell of one number for each seed."""
         mean, error = mean_and_error(seeds)
         return cls(mean, None if math.isnan(error) else error, seeds=len(seeds))
 
     @property
     def percent(self) -> str:
-        """The mean as it is printed.
-
-        >>> Cell(0.1234, None).percent
-        '12.34'
-        """
+        """The mean as it is printed."""
         return f"{100 * self.mean:.2f}"
 
 
@@ -247,7 +200,6 @@ class TableRow:
     Attributes:
         block: the heading of its rows: "with P_in only", "with P_in and P_wild", or "π = 0.1".
         pi: the share of OOD in its wild data; None where there was none.
-        method: its name in the experiments.
         title: its title, with what differs where a method has several rows in a block.
         cells: for each OOD set (and AVERAGE, if there are several and all are there) a number for each metric: "fpr95" at
             the threshold of the ID test examples, "accepted" at the deployed one, calibrated on the holdout, "auroc".
@@ -342,15 +294,11 @@ class ResultsTable:
     """A table of the paper's form.
 
     Attributes:
-        id: the ID set.
         stationary: whether each OOD set is tested on the runs that had it in the wild (Tables 1 and A1), or the wild OOD
             was another one (Tables 2 and A2).
         wild: the OOD set in the wild data, where it is the same for all; None if stationary.
-        protocol: of the runs.
         sets: the OOD sets, in the order of the columns.
         rows: in the order of the blocks.
-        model: the network's class.
-        start: the starting classifier.
         differs: what tells it from tables with the same ID set, wild data and protocol; empty if there are none.
         common: all that its runs have in common besides the wild data, by one name for each value.
         origins: a sentence for each difference in code or versions among its runs.
@@ -374,9 +322,6 @@ class ResultsTable:
 
         The released protocol measures acceptance at the threshold of the validation examples where the OOD set was in
         the wild (Tables 1 and A1), and at that of the ID test examples where another one was (Tables 2 and A2).
-
-        >>> ResultsTable("cifar10", True, None, "as_published", ("svhn",), ()).metrics
-        ('accepted', 'auroc')
         """
         return ("accepted" if self.stationary and self.protocol == "as_published" else "fpr95"), "auroc"
 
@@ -387,13 +332,7 @@ class ResultsTable:
 
 
 def result_tables(results: Sequence[Result], failures: Sequence[Failure] = ()) -> list[ResultsTable]:
-    """The tables of some runs; for each ID set, those come first that were tested on what was in the wild.
-
-    >>> energy, metrics = Experiment("digits", ("digits",), method="energy"), OodMetrics(0.2, 0.01, 0.9, 0.9, 0.9, 0.1, 100)
-    >>> [table] = result_tables([Result(energy, {"digits": metrics}, 0.98, 0.05, 100)])
-    >>> table.rows[0].block, table.rows[0].title, table.rows[0].cells["digits"]["fpr95"]
-    ('with P_in only', 'energy', Cell(mean=0.2, error=None, best=False, seeds=1))
-    """
+    """The tables of some runs; for each ID set, those come first that were tested on what was in the wild."""
     groups: dict[str, list[RunOutcome]] = {}
     runs: list[RunOutcome] = [*results, *failures]
     for run in runs:
@@ -402,19 +341,13 @@ def result_tables(results: Sequence[Result], failures: Sequence[Failure] = ()) -
     tables = []
     for table, conditions in grouped:
         alike = [other for each, other in grouped if _order(each) == _order(table)]
-        differs = [
-            f"{name} {'none' if conditions.get(name) is None else conditions[name]}" for name in _distinguishing(alike)
-        ]
-        tables.append(replace(table, differs=", ".join(differs)))
+        values = {name: "none" if conditions.get(name) is None else conditions[name] for name in _distinguishing(alike)}
+        tables.append(replace(table, differs=", ".join(f"{name} {value}" for name, value in values.items())))
     return sorted(tables, key=_order)
 
 
 def _distinguishing(contents: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Few names, the model first, whose values distinguish all contents: a title that listed all would be long.
-
-    >>> _distinguishing([{"keep": "best", "lr": 0.1, "model": "A"}, {"keep": "last", "lr": 0.2, "model": "B"}])
-    ['model']
-    """
+    """Few names, the model first, whose values distinguish all contents: a title that listed all would be long."""
     chosen: list[str] = []
 
     def distinct(names: Sequence[str]) -> int:
@@ -496,12 +429,7 @@ def _merged(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def origins(results: Sequence[Result]) -> tuple[str, ...]:
-    """Differences in code and versions among results, a sentence for each; empty where nothing is recorded.
-
-    >>> energy = Experiment("digits", ("digits",), method="energy")
-    >>> origins([Result(energy, {}, 0.9, 0.05, 100, about={"code": code}) for code in ("a1", "b2", "a1")])
-    ('The runs come from different code: a1 (2 runs), b2 (1 run)',)
-    """
+    """Differences in code and versions among results, a sentence for each; empty where nothing is recorded."""
     abouts = [result.about or {} for result in results]
     versions = [each if isinstance(each := about.get("versions"), Mapping) else {} for about in abouts]
     recorded = {"code": [about.get("code") for about in abouts]}
@@ -517,12 +445,7 @@ def origins(results: Sequence[Result]) -> tuple[str, ...]:
 
 
 def demo_summary(results: Sequence[Result]) -> dict[str, dict[str, tuple[float, float]]]:
-    """Mean and standard error over seeds of each metric on the one OOD set, by the title of each method.
-
-    >>> energy, metrics = Experiment("digits", ("digits",), method="energy"), OodMetrics(0.2, 0.01, 0.9, 0.9, 0.9, 0.1, 100)
-    >>> demo_summary([Result(energy, {"digits": metrics}, 0.98, 0.05, 100)] * 2)["energy"]["caught"]
-    (0.9, 0.0)
-    """
+    """Mean and standard error over seeds of each metric on the one OOD set, by the title of each method."""
     rows: dict[str, list[dict[str, float]]] = {}
     for result in results:
         rows.setdefault(demo_title(result.experiment.method), []).append(demo_metrics(result))
