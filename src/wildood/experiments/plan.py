@@ -34,7 +34,7 @@ from wildood.experiments.split import (
     tests_whole_id_set,
 )
 from wildood.experiments.starts import has_trained_start, start_name, untrained_model
-from wildood.experiments.store import RunStore
+from wildood.experiments.store import Failure, Result, RunStore
 from wildood.methods.objective import stages_of
 from wildood.scores.score import Score
 
@@ -79,11 +79,9 @@ def split_sizes(experiment: Experiment, root: str | Path | None = None) -> Sizes
     """
     if experiment.id == "digits":
         check_digits(experiment)
-        split = digits_split(experiment.seed)
-        known, wild, ood = (split.labelled[0], split.holdout[0], split.test_id[0]), split.wild, split.test_ood
-        labelled, holdout, test = map(len, known)
-        wild_id, wild_ood = (0, 0) if wild is None else (len(wild.id), len(wild.ood))
-        return Sizes(labelled, wild_id, wild_ood, holdout, test + len(ood), 0)
+        sizes = {name: part["count"] for name, part in digits_split(experiment.seed).record["digits"].items()}
+        test = sizes.pop("test_id") + sizes.pop("test_ood")
+        return Sizes(**sizes, test=test, validation_ood=0)
     counts = known_counts(experiment, root)
     indices = {name: counts.indices(experiment, name) for name in counts.ood}
     chosen = indices[experiment.wild or experiment.test[0]]
@@ -332,9 +330,9 @@ def plan(experiments: Sequence[Experiment], store: RunStore, root: str | Path | 
     rows: list[PlanRow] = []
     starts: dict[str, float] = {}
     for cell in cells.values():
-        first = cell[0]
-        left = [each for each in cell if not store.is_done(each)]
-        if not left:
+        first, outcomes = cell[0], [store.outcome(each) for each in cell]
+        recorded = [each.seconds for each in outcomes if isinstance(each, Result)]
+        if len(recorded) == len(cell):
             rows.append(PlanRow(first, len(cell), len(cell)))
             continue
         sizes, shape = split_sizes(first, root), image_shape(first, root)
@@ -342,12 +340,12 @@ def plan(experiments: Sequence[Experiment], store: RunStore, root: str | Path | 
         if network not in rates:
             rates[network] = measured_rate(first, shape)
         work = estimate_work(first, sizes)
-        recorded = [store.result(each).seconds for each in cell if each not in left]
         seconds = mean(recorded) if recorded else rates[network].seconds(work)
-        failed = sum(store.failure(each) is not None for each in left)
-        rows.append(PlanRow(first, len(cell), len(cell) - len(left), failed, work.steps, seconds))
-        for each in left:
-            if each.pretraining is not None and not has_trained_start(each, store.root):
+        failed = sum(isinstance(each, Failure) for each in outcomes)
+        rows.append(PlanRow(first, len(cell), len(recorded), failed, work.steps, seconds))
+        for each, outcome in zip(cell, outcomes, strict=True):
+            is_left = not isinstance(outcome, Result)
+            if is_left and each.pretraining is not None and not has_trained_start(each, store.root):
                 length = sizes.labelled if each.start == "labelled" else 2 * sizes.labelled
                 _, steps = each.pretraining.length(length, [])
                 starts[start_name(each)] = rates[network].seconds(Work(steps, steps * each.pretraining.batch, 0.0))

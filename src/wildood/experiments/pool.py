@@ -19,7 +19,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -43,19 +43,6 @@ OBJECTS = 100_000_000  # bytes of memory for what tasks are sent and return: res
 ATTEMPTS = 3  # to start a cluster on this machine
 CONNECT_SECONDS = 10  # to find out whether somebody listens at an address
 LONGEST_PATH = 30  # characters of a directory below which Ray can make its sockets
-
-
-class Pool(Protocol):
-    """Workers that do runs."""
-
-    def submit(self, experiments: Sequence[Experiment]) -> None:
-        """Let the workers do these runs, in this order."""
-
-    def finished(self, timeout: float) -> list[Finished]:
-        """The runs that have ended since the last call; waits for the first of them, at most so many seconds."""
-
-    def stop(self) -> None:
-        """Ask the workers to save and stop, as Ctrl-C does, and wait for them."""
 
 
 @contextmanager
@@ -96,7 +83,9 @@ def run_all(
     return run_on_pool(waiting, store, pool, on_end)
 
 
-def run_on_pool(waiting: dict[str, Experiment], store: RunStore, pool: Pool, on_end: OnEnd) -> list[RunOutcome]:
+def run_on_pool(
+    waiting: dict[str, Experiment], store: RunStore, pool: "LocalPool | RayPool", on_end: OnEnd
+) -> list[RunOutcome]:
     """Do these runs on a pool; those that other processes are at are tried again, since one of these may be killed."""
     ended: list[RunOutcome] = []
     elsewhere: list[Experiment] = []
@@ -141,7 +130,7 @@ class LocalPool:
         self._assign()
 
     def finished(self, timeout: float) -> list[Finished]:
-        """The runs that have ended; a worker that died is replaced, and its run is queued again."""
+        """Wait at most so many seconds for runs that end; a worker that died is replaced, and its run is queued again."""
         ready = wait([each.connection for each in self._workers], timeout)
         ended: list[Finished] = []
         for number, worker in enumerate(self._workers):
@@ -288,7 +277,7 @@ class RayPool:
         self._running |= {self._remote.remote(each, self._task): each for each in experiments}
 
     def finished(self, timeout: float) -> list[Finished]:
-        """The runs whose tasks have ended."""
+        """Wait at most so many seconds for tasks that end."""
         if not self._running:
             time.sleep(timeout)
             return []

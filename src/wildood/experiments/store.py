@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, NamedTuple, Required, TypedDict, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -118,14 +118,8 @@ class Failure:
 RunOutcome = Result | Failure
 
 
-class _FailureFile(TypedDict, total=False):
-    error: Required[str]
-    traceback: Required[str]
-    about: dict[str, Any] | None
-
-
 def _known_fields(cls: type, content: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """The values of a dataclass in a JSON object, checked by their annotations; the experiment is not in it."""
+    """The values of a dataclass in a JSON object, checked by their annotations, without the experiment."""
     hints, values = get_type_hints(cls) | JSON_TYPES, {}
     for each in fields(cls):
         if each.name in content:
@@ -234,27 +228,22 @@ class RunStore:
         return waiting
 
     def is_done(self, experiment: Experiment) -> bool:
-        """Whether a run has a result that can be read; a damaged one is to be run again."""
-        try:
-            self.result(experiment)
-        except (FileNotFoundError, InputError):
-            return False
-        except OSError as error:  # running it again would not help
-            raise InputError(f"{self.place(experiment) / RESULT} {_unreadable(error)}") from error
-        return True
+        """Whether a run has a result that can be read."""
+        return isinstance(self.outcome(experiment), Result)
 
     def outcome(self, experiment: Experiment) -> RunOutcome | None:
-        """The result of a run, or its failure, or None if it has not ended."""
-        return self.result(experiment) if self.is_done(experiment) else self.failure(experiment)
+        """The result of a run, or its failure, or None if it has not ended; a damaged result is to be made again."""
+        try:
+            return self.result(experiment)
+        except (FileNotFoundError, InputError):
+            return self._failure(experiment)
+        except OSError as error:  # running it again would not help
+            raise InputError(f"{self.place(experiment) / RESULT} {_unreadable(error)}") from error
 
-    def failure(self, experiment: Experiment) -> Failure | None:
-        """Why a run has no result, or None if it has not failed."""
-        if self.is_done(experiment):
-            return None
+    def _failure(self, experiment: Experiment) -> Failure | None:
         path = self.place(experiment) / FAILURE
         try:
-            content: _FailureFile = parse(path.read_bytes(), _FailureFile)
-            return Failure(experiment, content["error"], content["traceback"], content.get("about"))
+            return Failure(experiment, **_known_fields(Failure, parse(path.read_bytes(), dict[str, Any])))
         except FileNotFoundError:
             return None
         except (OSError, SchemaError):
@@ -287,7 +276,7 @@ class RunStore:
             try:
                 return self.result(experiment)
             except FileNotFoundError:
-                return self.failure(experiment) or experiment
+                return self._failure(experiment) or experiment
         except InputError as error:
             return str(error)
         except OSError as error:
