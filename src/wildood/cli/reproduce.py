@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
+import torch
 import tyro
 
 from wildood.cli.main import FAILED
@@ -179,8 +180,6 @@ def _workers(options: ReproduceOptions) -> int:
         return options.workers
     if options.ray is not None:  # the size of a cluster is not known before it is connected
         return max(1, processors() // (options.cpus or 1)) if options.ray == "local" else 1
-    import torch  # noqa: PLC0415 - slow, and only asked about its devices
-
     return 1 if torch.cuda.is_available() else processors()
 
 

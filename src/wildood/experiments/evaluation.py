@@ -144,6 +144,7 @@ def check_on_known(detector: Detector, known: Decisions, confidence: float, role
     low = max(each.low for each in (rate, *rates))  # what holds in each class holds over all of them
     word = f"promise of {_most(promise)}" if promise.unseen else f"aim of {_most(promise)} (no promise)"
     luck = by_luck(detector, known) if promise.unseen else None
+    examples = f"{promise.examples} holdout examples"
     verdict: Verdict
     if high <= promise.alpha:
         verdict, says = "holds", f"the {word} holds"
@@ -154,21 +155,11 @@ def check_on_known(detector: Detector, known: Decisions, confidence: float, role
     elif luck is None:
         verdict, says = "above", f"the {word} is missed: calibrate on examples that the classifier has not seen"
     elif luck <= 1 - confidence:
-        verdict, says = (
-            "broken",
-            (
-                f"the {word} looks broken; ID data is no longer like the {promise.examples} holdout examples "
-                f"(p = {luck:.2g}): calibrate on newer ones"
-            ),
-        )
+        verdict = "broken"
+        says = f"the {word} looks broken; ID data is no longer like the {examples} (p = {luck:.2g}): calibrate on newer ones"
     else:
-        verdict, says = (
-            "above",
-            (
-                f"more than the {word}, but the luck of drawing {promise.examples} holdout examples may explain it "
-                f"(p = {luck:.2g}): calibrate on more of them"
-            ),
-        )
+        verdict, why = "above", f"the luck of drawing {examples} may explain it (p = {luck:.2g})"
+        says = f"more than the {word}, but {why}: calibrate on more of them"
     return PromiseCheck(verdict, f"{measured}: {says}", rate, luck, worst_class=worst)
 
 

@@ -181,8 +181,7 @@ def _detector(
 def _validation(detector: Detector) -> dict[str, Any]:
     """What may choose among settings: the metrics of the kept weights on validation data."""
     start, kept = detector.history[0], detector.history[detector.record["kept_epoch"]]
-    lost = {"accuracy_lost": start["accuracy"] - kept["accuracy"]}
-    return lost | ({"acceptance": kept["acceptance"]} if "acceptance" in kept else {})
+    return {"accuracy_lost": start["accuracy"] - kept["accuracy"], "acceptance": kept.get("acceptance")}
 
 
 def measure_detector(detector: Detector, split: Split) -> tuple[dict[str, OodMetrics], dict[str, Any], Scores]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from wildood.evaluate.metrics import mean_and_error
 from wildood.experiments.experiment import Experiment
@@ -56,6 +56,8 @@ ID_ONLY, WITH_WILD = "with P_in only", "with P_in and P_wild"
 ACCURACY_LOSS = 0.01  # the most that an honest choice of settings may lose on the holdout
 _ROUNDING = 1e-12  # the loss is a difference of two shares
 _COMMON = ("id", "protocol", "start", "keep", "model", "model_settings", "pretraining", "mean", "std")
+K = TypeVar("K")
+T = TypeVar("T")
 _RowKey = tuple[float, tuple[int, str], str, str]  # pi, method, schedule, settings
 
 Metric = Literal["fpr95", "accepted", "auroc", "accuracy"]
@@ -122,20 +124,23 @@ def choose_settings(runs: Sequence[Result]) -> Choice:
     'alpha 0.1'
     """
     options = [run.experiment.as_dict()["settings"] for run in runs]
-    by_seed: dict[int, list[Result]] = {}
-    for run in runs:
-        by_seed.setdefault(run.experiment.seed, []).append(run)
-    chosen = {seed: _least_accepting(by_seed[seed]) for seed in sorted(by_seed)}
+    by_seed = dict(sorted(_grouped(runs, lambda run: run.experiment.seed).items()))
+    chosen = {seed: _least_accepting(candidates) for seed, candidates in by_seed.items()}
     counts = Counter(_difference(run.experiment.as_dict()["settings"], options) for run in chosen.values())
     texts = list(counts)
     if len(counts) > 1:
         texts = [f"{text} ({count} of {len(chosen)} seeds)" for text, count in counts.items()]
-    settings = {seed: {_settings_key(run) for run in found} for seed, found in sorted(by_seed.items())}
-    most = len(set().union(*settings.values()))
-    incomplete = [
-        f"seed {seed} chose among {len(found)} of {most} settings" for seed, found in settings.items() if len(found) < most
-    ]
+    counts_by_seed = {seed: len(set(map(_settings_key, candidates))) for seed, candidates in by_seed.items()}
+    most = len(set(map(_settings_key, runs)))
+    incomplete = [f"seed {seed} chose among {n} of {most} settings" for seed, n in counts_by_seed.items() if n < most]
     return Choice(chosen, "; ".join(texts), ", ".join(incomplete))
+
+
+def _grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def _can_choose(runs: Sequence[RunOutcome]) -> bool:
@@ -229,14 +234,14 @@ class TableRow:
         first = runs[0].experiment
         results = [run for run in runs if isinstance(run, Result)]
         candidates = {name: [run for run in results if name in run.tests] for name in sets}
-        choices = {name: choose_settings(found) for name, found in candidates.items() if found}
+        choices = {name: choose_settings(tested) for name, tested in candidates.items() if tested}
         seeds = sorted({seed for choice in choices.values() for seed in choice.runs})
         by_seed = [{name: each.runs[seed] for name, each in choices.items() if seed in each.runs} for seed in seeds]
         cells = {name: _cells([[run.tests[name]] for run in choice.runs.values()]) for name, choice in choices.items()}
-        complete = [found for found in by_seed if len(found) == len(sets)]
+        complete = [by_set for by_set in by_seed if len(by_set) == len(sets)]
         if complete and len(sets) > 1:
-            cells[AVERAGE] = _cells([[run.tests[name] for name, run in found.items()] for found in complete])
-        accuracies = [_mean([run.accuracy for run in found.values()]) for found in by_seed]
+            cells[AVERAGE] = _cells([[run.tests[name] for name, run in by_set.items()] for by_set in complete])
+        accuracies = [_mean([run.accuracy for run in by_set.values()]) for by_set in by_seed]
         title = method_title(first.method)
         return cls(
             block=block,
@@ -248,14 +253,14 @@ class TableRow:
             seeds=min((len(choice.runs) for choice in choices.values()), default=0),
             settings={name: choice.settings for name, choice in choices.items() if choice.settings},
             failed=len(runs) - len(results),
-            runs=tuple(dict.fromkeys(run.experiment.name for found in by_seed for run in found.values())),
+            runs=tuple(dict.fromkeys(run.experiment.name for by_set in by_seed for run in by_set.values())),
             incomplete={name: choice.incomplete for name, choice in choices.items() if choice.incomplete},
         )
 
 
 def _cells(seeds: Sequence[Sequence[OodMetrics]]) -> dict[Metric, Cell]:
     """Each metric over seeds, each of them the mean over some OOD sets."""
-    return {metric: Cell.over([_mean([getattr(found, metric) for found in sets]) for sets in seeds]) for metric in ON_OOD}
+    return {metric: Cell.over([_mean([getattr(each, metric) for each in sets]) for sets in seeds]) for metric in ON_OOD}
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -264,29 +269,23 @@ def _mean(values: Sequence[float]) -> float:
 
 def _mark_best(rows: Sequence[TableRow]) -> list[TableRow]:
     """The rows with their best numbers marked, by the digits that are printed; ties are all marked."""
-    columns: dict[tuple[str, Metric], list[Cell]] = {}
+    columns: dict[tuple[str, Metric], list[float]] = {}
     for row in rows:
-        for name, found in row.cells.items():
-            for metric, cell in found.items():
-                columns.setdefault((name, metric), []).append(cell)
+        for name, metrics in row.cells.items():
+            for metric, cell in metrics.items():
+                columns.setdefault((name, metric), []).append(float(cell.percent))
         if row.accuracy is not None:
-            columns.setdefault(("", "accuracy"), []).append(row.accuracy)
-    best = {key: _BETTER[key[1]](float(cell.percent) for cell in cells) for key, cells in columns.items() if len(cells) > 1}
+            columns.setdefault(("", "accuracy"), []).append(float(row.accuracy.percent))
+    best = {key: _BETTER[key[1]](numbers) for key, numbers in columns.items() if len(numbers) > 1}
 
-    def marked(name: str, metric: Metric, cell: Cell) -> Cell:
+    def mark(name: str, metric: Metric, cell: Cell) -> Cell:
         return replace(cell, best=float(cell.percent) == best.get((name, metric)))
 
-    return [
-        replace(
-            row,
-            cells={
-                name: {metric: marked(name, metric, cell) for metric, cell in found.items()}
-                for name, found in row.cells.items()
-            },
-            accuracy=None if row.accuracy is None else marked("", "accuracy", row.accuracy),
-        )
-        for row in rows
-    ]
+    def mark_row(row: TableRow) -> TableRow:
+        cells = {name: {key: mark(name, key, cell) for key, cell in each.items()} for name, each in row.cells.items()}
+        return replace(row, cells=cells, accuracy=row.accuracy and mark("", "accuracy", row.accuracy))
+
+    return [mark_row(row) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -327,17 +326,15 @@ class ResultsTable:
 
     def shown(self, row: TableRow, name: str) -> tuple[Cell | None, Cell | None]:
         """The two numbers of a row under an OOD set, or under AVERAGE; None where there is none."""
-        found, (first, second) = row.cells.get(name, {}), self.metrics
-        return found.get(first), found.get(second)
+        first, second = map(row.cells.get(name, {}).get, self.metrics)
+        return first, second
 
 
 def result_tables(results: Sequence[Result], failures: Sequence[Failure] = ()) -> list[ResultsTable]:
     """The tables of some runs; for each ID set, those come first that were tested on what was in the wild."""
-    groups: dict[str, list[RunOutcome]] = {}
     runs: list[RunOutcome] = [*results, *failures]
-    for run in runs:
-        groups.setdefault(json.dumps(_conditions(run.experiment)), []).append(run)
-    grouped = [(_table(found), json.loads(conditions)) for conditions, found in sorted(groups.items())]
+    groups = _grouped(runs, lambda run: json.dumps(_conditions(run.experiment)))
+    grouped = [(_table(alike), json.loads(conditions)) for conditions, alike in sorted(groups.items())]
     tables = []
     for table, conditions in grouped:
         alike = [other for each, other in grouped if _order(each) == _order(table)]
@@ -388,10 +385,10 @@ def _table(runs: Sequence[RunOutcome]) -> ResultsTable:
     several = len({run.experiment.pi for run in runs if run.experiment.uses_wild}) > 1
     groups = _rows(runs)
     rows = []
-    for (pi, method, *settings), found in sorted(groups.items()):
+    for (pi, method, *settings), of_row in sorted(groups.items()):
         block = ID_ONLY if pi == 0 else WITH_WILD if first.stationary and not several else f"π = {pi:g}"
         others = [_merged(other) for _, each, *other in groups if each == method]
-        rows.append(TableRow.of(found, sets, block, _difference(_merged(settings), others)))
+        rows.append(TableRow.of(of_row, sets, block, _difference(_merged(settings), others)))
     blocks = [[row for row in rows if row.block == block] for block in dict.fromkeys(row.block for row in rows)]
     return ResultsTable(
         id=first.id,
@@ -409,18 +406,16 @@ def _table(runs: Sequence[RunOutcome]) -> ResultsTable:
 
 def _rows(runs: Sequence[RunOutcome]) -> dict[_RowKey, list[RunOutcome]]:
     """The runs of each row: by pi, method and schedule, and by settings where validation data cannot choose among them."""
-    by_method: dict[str, list[RunOutcome]] = {}
-    for run in runs:
-        by_method.setdefault(run.experiment.method, []).append(run)
-    rows: dict[_RowKey, list[RunOutcome]] = {}
-    for method, found in by_method.items():
-        chosen = _can_choose(found)
-        for run in found:
-            each = run.experiment
-            schedule, settings = json.dumps(each.as_dict().get("schedule", {})), "{}" if chosen else _settings_key(run)
-            key = each.pi if each.uses_wild else 0.0, method_order(method), schedule, settings
-            rows.setdefault(key, []).append(run)
-    return rows
+    by_method = _grouped(runs, lambda run: run.experiment.method)
+    can_choose = {method: _can_choose(of_method) for method, of_method in by_method.items()}
+
+    def key(run: RunOutcome) -> _RowKey:
+        each = run.experiment
+        schedule = json.dumps(each.as_dict().get("schedule", {}))
+        settings = "{}" if can_choose[each.method] else _settings_key(run)
+        return each.pi if each.uses_wild else 0.0, method_order(each.method), schedule, settings
+
+    return _grouped(runs, key)
 
 
 def _merged(texts: Sequence[str]) -> dict[str, Any]:
@@ -446,12 +441,11 @@ def origins(results: Sequence[Result]) -> tuple[str, ...]:
 
 def demo_summary(results: Sequence[Result]) -> dict[str, dict[str, tuple[float, float]]]:
     """Mean and standard error over seeds of each metric on the one OOD set, by the title of each method."""
-    rows: dict[str, list[dict[str, float]]] = {}
-    for result in results:
-        rows.setdefault(demo_title(result.experiment.method), []).append(demo_metrics(result))
-    return {
-        method: {name: mean_and_error([row[name] for row in found]) for name in found[0]} for method, found in rows.items()
-    }
+    summary = {}
+    for title, of_method in _grouped(results, lambda result: demo_title(result.experiment.method)).items():
+        rows = [demo_metrics(result) for result in of_method]
+        summary[title] = {name: mean_and_error([row[name] for row in rows]) for name in rows[0]}
+    return summary
 
 
 def demo_title(method: str) -> str:
