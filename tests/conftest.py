@@ -18,8 +18,7 @@ import torch
 
 from wildood.data.catalog import Download
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.pool import using_threads
-from wildood.experiments.ray_pool import connected
+from wildood.experiments.pool import connected, using_threads
 from wildood.methods.schedule import Schedule
 from wildood.train import checkpoint
 
@@ -92,7 +91,7 @@ def cluster():
     """A Ray cluster for all tests of a module, with two workers; it leaves nothing behind."""
     before = traces()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wildood.experiments.ray_pool.processors", lambda: 2)
+        patch.setattr("wildood.experiments.pool.processors", lambda: 2)
         with connected("local", 1, 0.0) as ray:
             host, port = ray.get_runtime_context().gcs_address.split(":")
             yield ray

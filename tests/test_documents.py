@@ -19,8 +19,7 @@ from wildood.cli.main import main
 from wildood.cli.options import parse
 from wildood.cli.reproduce import ReproduceOptions
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.grids import add_own_methods, grid
-from wildood.experiments.own_methods import register
+from wildood.experiments.grids import add_own_methods, grid, register
 from wildood.experiments.run import run
 from wildood.experiments.store import Result, RunStore
 from wildood.methods.schedule import Schedule

@@ -288,7 +288,7 @@ def test_what_could_not_be_read_again_is_a_failure_and_not_a_run_without_end(sma
     store = RunStore(tmp_path)
     failure = run(small, store, small_root)
     value = "history[0].weights is [1.0, 2.0], expected a number or true or false"
-    assert failure.error == f"what woods found cannot be stored ({value}): correct the method"
+    assert failure.error == f"the result of woods cannot be stored ({value}): correct the method"
     assert not (store.place(small) / "result.json").exists()
     assert run(small, store, small_root) is None
 

@@ -96,7 +96,7 @@ def test_a_failure_that_cannot_be_read_is_still_a_failure(store):
     (store.place(other) / "failure.json").write_text("{")
     (failure,) = store.contents().failures
     assert failure.error == "why is not known: its failure.json cannot be read"
-    assert store.failure(other) == failure
+    assert store.outcome(other) == failure
 
 
 def test_a_damaged_result_is_run_again_and_kept_aside(small, small_root, tmp_path, caplog):

@@ -7,14 +7,12 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from wildood.cli.options import parse
 from wildood.data.files import write_array_file, write_text
@@ -74,6 +72,7 @@ def _outcomes(options: DemoOptions) -> list[Outcome]:
     """The outcome of each run; starting classifiers and features are shared in a temporary directory."""
     experiments = [each for seed in range(options.seeds) for each in demo_grid(seed)]
     outcomes: list[Outcome] = []
+    before = logging.root.manager.disable
     with (
         using_threads(1),
         verbose_logging(verbose=not options.quiet),
@@ -81,39 +80,29 @@ def _outcomes(options: DemoOptions) -> list[Outcome]:
         tempfile.TemporaryDirectory() as runs,
     ):
         for experiment in experiments:
-            with _without_warnings():
+            logging.disable(logging.WARNING)  # the table says how well each method does
+            try:
                 outcomes.append(perform(experiment, Path(runs)))
+            finally:
+                logging.disable(before)
             fpr95 = demo_metrics(outcomes[-1].result)["fpr95"]
             logger.info("seed %d  %-16s  FPR95 %4.1f %%", experiment.seed, demo_title(experiment.method), 100 * fpr95)
             bar.at(len(outcomes))
     return outcomes
 
 
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """The table says how well each method does."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
 def _record(results: Sequence[Result], command: str, seconds: float) -> dict[str, Any]:
     """Every number of the comparison, as shares."""
     runs = [(result.experiment, demo_metrics(result)) for result in results]
+    summary: dict[str, Any] = {}
+    for method, metrics in demo_summary(results).items():
+        cells = {name: (mean, None if math.isnan(error) else error) for name, (mean, error) in metrics.items()}
+        summary[method] = {name: {"mean": mean, "standard_error": error} for name, (mean, error) in cells.items()}
     return {
         "command": command,
         "data": "scikit-learn digits: 0-6 known, 7-9 unknown, pi = 0.1, test part",
         "runs": [{"method": demo_title(each.method), "seed": each.seed, **metrics} for each, metrics in runs],
-        "summary": {
-            method: {
-                name: {"mean": mean, "standard_error": None if math.isnan(error) else error}
-                for name, (mean, error) in metrics.items()
-            }
-            for method, metrics in demo_summary(results).items()
-        },
+        "summary": summary,
         "seconds": round(seconds, 1),
         "versions": (results[-1].about or {})["versions"],
     }
@@ -122,15 +111,13 @@ def _record(results: Sequence[Result], command: str, seconds: float) -> dict[str
 def _print(results: Sequence[Result], out: Path, seconds: float) -> None:
     """The table, and what to look at next."""
     means = demo_summary(results)
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 100)
     seeds = len(results) // len(means)
     spread = f"mean ± standard error over {seeds} seeds" if seeds > 1 else "one seed"
-    console.print(f"Digits 0-6 are known, 7-9 unknown; %, {spread} ({seconds:.0f} s):")
+    sys.stdout.write(f"Digits 0-6 are known, 7-9 unknown; %, {spread} ({seconds:.0f} s):\n")
     print_table(comparison_table(means))
     detector = str(out / "detector")
-    console.print(
+    sys.stdout.write(
         f"{out / 'report.html'}: what this means, as a page\n"
         f"{shlex.join(['wildood', 'show', detector])}: the WOODS detector of seed 0\n"
-        f"{shlex.join(['wildood', 'score', detector, str(out / 'examples.npz')])}: its answers on the test scans",
-        markup=False,
+        f"{shlex.join(['wildood', 'score', detector, str(out / 'examples.npz')])}: its answers on the test scans\n"
     )

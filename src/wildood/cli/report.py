@@ -12,7 +12,7 @@ from wildood.cli.main import say
 from wildood.cli.options import named, parse
 from wildood.data.files import write_text
 from wildood.errors import InputError
-from wildood.experiments.own_methods import register
+from wildood.experiments.grids import register
 from wildood.experiments.store import FAILURE, RESULT, RunStore
 from wildood.experiments.tables import ResultsTable
 from wildood.report.figures import plots_installed

@@ -6,10 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
+import torch
 import tyro
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from wildood.cli.main import FAILED
 from wildood.cli.options import named, parse
@@ -17,18 +15,17 @@ from wildood.data.catalog import SETS
 from wildood.data.files import open_plain
 from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.grids import GRIDS, add_own_methods, budget_texts, grid, only
-from wildood.experiments.own_methods import register
+from wildood.experiments.grids import GRIDS, add_own_methods, budget_texts, grid, only, register
 from wildood.experiments.plan import Plan, missing_data, plan
-from wildood.experiments.pool import processors, run_all, using_threads
-from wildood.experiments.ray_pool import run_on_ray
+from wildood.experiments.pool import processors, run_all, run_on_ray, using_threads
 from wildood.experiments.split import check_sets
 from wildood.experiments.starts import check_starts, copy_weights, start_from
-from wildood.experiments.store import Failure, Result, RunStore
+from wildood.experiments.store import Failure, RunOutcome, RunStore
+from wildood.report.table import Column, Row, Table, print_table
 from wildood.settings import check_integer, check_number
 from wildood.train.progress import logger, progress_bar, verbose_logging
 
-NAMES = "; ".join(f"{name}: {found.what}" for name, found in GRIDS.items()) + "; or a .toml file of an experiment"
+NAMES = "; ".join(f"{name}: {each.what}" for name, each in GRIDS.items()) + "; or a .toml file of an experiment"
 
 
 @dataclass(frozen=True)
@@ -37,8 +34,8 @@ class ReproduceOptions:
 
     Attributes:
         only: some of them, as in --only method=woods,oe ood=svhn pi=0.1 seed=0.
-        method: a method or score of your own, as module:Class, found where you are: it is run wherever woods is, for as
-            many steps with as large batches.
+        method: a method or score of your own, as module:Class, in the working directory: it is run wherever woods is, for
+            as many steps with as large batches.
         start: weights of the starting classifier, as safetensors, instead of training one; they name the runs, so that
             results of different starts are never mixed.
         seeds: over how many seeds to repeat them (default: 5; 1 for cpu).
@@ -118,15 +115,20 @@ def run(words: Sequence[str]) -> int:
 
 def _run(
     experiments: Sequence[Experiment], store: RunStore, options: ReproduceOptions, workers: int, planned: Plan
-) -> list[Result | Failure]:
+) -> list[RunOutcome]:
     done = planned.done
     with progress_bar(planned.runs, done, "running", "runs") as bar:
 
-        def on_end(ended: Result | Failure) -> None:
+        def on_end(ended: RunOutcome) -> None:
             nonlocal done
             done += 1
             bar.at(done)
-            logger.info("%s  %s", _run_text(ended.experiment), _outcome_text(ended))
+            if isinstance(ended, Failure):
+                outcome = f"failed: {ended.error}"
+            else:
+                fpr = ", ".join(f"{_stem(name)} {100 * metrics.fpr95:.1f}" for name, metrics in ended.tests.items())
+                outcome = f"FPR95 % {fpr}  accuracy {100 * ended.accuracy:.1f} %  {duration(ended.seconds)}"
+            logger.info("%s  %s", _run_text(ended.experiment), outcome)
 
         if options.ray is None:
             return run_all(experiments, store, options.data_root, workers, on_end, options.method)
@@ -144,31 +146,24 @@ def _experiments(options: ReproduceOptions) -> list[Experiment]:
     files = sorted(path.glob("*.toml")) if path.is_dir() else [path]
     if not files:
         raise InputError(f"{path} holds no .toml files: give an experiment's, or a directory of them")
-    found = []
+    experiments = []
     for file in files:
         try:
             with open_plain(file) as content:
-                found.append(Experiment.from_toml(content.read().decode()))
+                experiments.append(Experiment.from_toml(content.read().decode()))
         except (OSError, UnicodeDecodeError, InputError) as error:
             raise InputError(f"{file}: {error.strerror if isinstance(error, OSError) else error}") from error
     if options.seeds is None:
-        return found
-    return [replace(each, seed=seed) for seed in range(options.seeds) for each in found]
+        return experiments
+    return [replace(each, seed=seed) for seed in range(options.seeds) for each in experiments]
 
 
 def _run_text(experiment: Experiment) -> str:
-    wild = "" if experiment.wild is None else f"  {_set(experiment.wild)} at pi = {experiment.pi:g}"
+    wild = "" if experiment.wild is None else f"  {_stem(experiment.wild)} at pi = {experiment.pi:g}"
     return f"seed {experiment.seed}  {experiment.method}{wild}"
 
 
-def _outcome_text(ended: Result | Failure) -> str:
-    if isinstance(ended, Failure):
-        return f"failed: {ended.error}"
-    fpr = ", ".join(f"{_set(name)} {100 * found.fpr95:.1f}" for name, found in ended.tests.items())
-    return f"FPR95 % {fpr}  accuracy {100 * ended.accuracy:.1f} %  {duration(ended.seconds)}"
-
-
-def _set(name: str) -> str:
+def _stem(name: str) -> str:
     return name.removesuffix(".npz")
 
 
@@ -183,38 +178,32 @@ def _check_ray_options(options: ReproduceOptions) -> None:
 def _workers(options: ReproduceOptions) -> int:
     if options.workers is not None:
         return options.workers
-    if options.ray is not None:  # how large a cluster is, it says when it is asked
+    if options.ray is not None:  # the size of a cluster is not known before it is connected
         return max(1, processors() // (options.cpus or 1)) if options.ray == "local" else 1
-    import torch  # noqa: PLC0415 - slow, and only asked about its devices
-
     return 1 if torch.cuda.is_available() else processors()
 
 
 def _print(planned: Plan, name: str, workers: int) -> None:
     """The plan as a table."""
-    table = Table("method", "wild OOD", "pi", "tests", "runs", "done", "steps", "time each", box=SIMPLE_HEAD, pad_edge=False)
-    for column in (*table.columns[2:3], *table.columns[4:]):
-        column.justify = "right"
+    what = f": {GRIDS[name].what}" if name in GRIDS else ""
+    sys.stdout.write(f"{name}{what}\nprotocol {planned.rows[0].experiment.protocol}\n")
+    heads = ("method", "wild OOD", "pi", "tests", "runs", "done", "steps", "time each")
+    rows = []
     for row in planned.rows:
         first = row.experiment
+        wild, pi = ("-", "-") if first.wild is None else (_stem(first.wild), f"{first.pi:g}")
+        tests = _stem(first.test[0]) if len(first.test) == 1 else f"{len(first.test)} sets"
         done = f"{row.done}" + (f" ({row.failed} failed)" if row.failed else "")
-        wild, pi = ("-", "-") if first.wild is None else (_set(first.wild), f"{first.pi:g}")
-        tests = ", ".join(map(_set, first.test)) if len(first.test) == 1 else f"{len(first.test)} sets"
-        steps = f"{row.steps:,}" if row.steps else "-"
-        table.add_row(
-            first.method, wild, pi, tests, str(row.runs), done, steps, duration(row.seconds) if row.seconds else "-"
-        )
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 100)
-    what = f": {GRIDS[name].what}" if name in GRIDS else ""
-    console.print(f"{name}{what}\nprotocol {planned.rows[0].experiment.protocol}", markup=False)
-    console.print(table)
+        steps, seconds = f"{row.steps:,}" if row.steps else "-", duration(row.seconds) if row.seconds else "-"
+        rows.append(Row.of(first.method, wild, pi, tests, str(row.runs), done, steps, seconds))
+    print_table(Table([Column(head) for head in heads], rows))
     starts, left = len(planned.starts), planned.runs - planned.done
     summary = f"{_count(planned.runs, 'run')}, {planned.done} done"
     summary += f", {_count(starts, 'starting classifier')} to train first" if starts else ""
     if left:
         seconds = duration(planned.seconds_left(workers))
         summary += f"; about {seconds} left with {min(workers, left)} at a time, by measured steps"
-    console.print(summary, markup=False)
+    sys.stdout.write(f"{summary}\n")
 
 
 def _print_missing(names: Sequence[str]) -> None:

@@ -23,8 +23,7 @@ from wildood.detect.bulk import Format, ShardDirectory, ShardScores, score_archi
 from wildood.detect.detector import Detector
 from wildood.detect.storage import load, read_description
 from wildood.errors import DetectorFileError, InputError, WildoodError
-from wildood.experiments.pool import processors
-from wildood.experiments.ray_pool import OBJECTS, connected
+from wildood.experiments.pool import OBJECTS, connected, processors
 from wildood.experiments.run import MOST_DEATHS
 from wildood.train.progress import logger, verbose_logging
 

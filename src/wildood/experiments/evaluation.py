@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -44,15 +43,7 @@ class Decisions:
 
     @classmethod
     def of(cls, detector: Detector, scores: npt.NDArray[Any], classes: npt.NDArray[np.int64]) -> "Decisions":
-        """The decisions on examples with these scores and predicted classes, at the detector's threshold.
-
-        >>> import wildood
-        >>> detector = wildood.posthoc(torch.nn.Linear(1, 2), wildood.EnergyScore(), holdout=np.zeros((19, 1), dtype="f"))
-        >>> detector.threshold = 2.0
-        >>> decisions = Decisions.of(detector, np.array([1.5, 2.0, 4.0]), np.array([0, 1, 0]))
-        >>> decisions.rejected, decisions.margins
-        (array([False, False,  True]), array([-0.5,  0. ,  2. ]))
-        """
+        """The decisions on examples with these scores and predicted classes, at the detector's threshold."""
         each = detector.class_thresholds
         threshold = np.asarray(detector.threshold if each is None else each[classes], dtype=np.float64)
         with np.errstate(invalid="ignore"):  # the difference of two infinities
@@ -77,13 +68,7 @@ class Decisions:
 
 @dataclass(frozen=True, eq=False)
 class SetDecisions(Decisions):
-    """The decisions of a detector on a whole set.
-
-    Attributes:
-        name: of the set.
-        images: the examples, with labels where there are any.
-        role_of: the role that this very set had in making the detector (`wildood.data.fingerprint`); empty if none.
-    """
+    """The decisions on a whole set, and the role that this very set had in making the detector; empty if none."""
 
     name: str
     images: Images
@@ -91,15 +76,7 @@ class SetDecisions(Decisions):
 
     @classmethod
     def asked(cls, detector: Detector, name: str, images: Images) -> "SetDecisions":
-        """Apply the detector to a set; an error names the set.
-
-        >>> import wildood
-        >>> x = np.random.default_rng(0).normal(size=(30, 2)).astype("float32")
-        >>> detector = wildood.posthoc(torch.nn.Linear(2, 3), wildood.EnergyScore(), holdout=x, alpha=0.1)
-        >>> decisions = SetDecisions.asked(detector, "test", Images(x))
-        >>> int(decisions.accepted.sum()), decisions.role_of
-        (28, 'threshold')
-        """
+        """Apply the detector to a set; an error names the set."""
         try:
             if images.labels is None:
                 unlabelled_source(images.examples, name)
@@ -151,15 +128,6 @@ def check_on_known(detector: Detector, known: Decisions, confidence: float, role
 
     A promise by class is judged by the rate in each predicted class; with k classes, each interval has the confidence
     1 - (1 - confidence) / k. Examples that had a role in making the detector (`role_of`) are no evidence.
-
-    >>> import torch, wildood
-    >>> detector = wildood.posthoc(torch.nn.Linear(1, 2), wildood.EnergyScore(), holdout=np.zeros((19, 1), dtype="f"))
-    >>> detector.holdout_scores, detector.threshold = np.arange(19, dtype="f"), 18.0
-    >>> [
-    ...     check_on_known(detector, Decisions.of(detector, scores, np.zeros(200, int)), confidence=0.95).verdict
-    ...     for scores in (np.arange(200) % 19, np.arange(200) % 21, np.arange(200) + 0.0)
-    ... ]
-    ['holds', 'above', 'broken']
     """
     promise, rate = detector.promise, Share.of(known.rejected, confidence)
     measured = f"{rate.text(confidence)} of the ID examples are rejected"
@@ -176,27 +144,23 @@ def check_on_known(detector: Detector, known: Decisions, confidence: float, role
     low = max(each.low for each in (rate, *rates))  # what holds in each class holds over all of them
     word = f"promise of {_most(promise)}" if promise.unseen else f"aim of {_most(promise)} (no promise)"
     luck = by_luck(detector, known) if promise.unseen else None
-    verdict = partial(PromiseCheck, rate=rate, by_luck=luck, worst_class=worst)
+    examples = f"{promise.examples} holdout examples"
+    verdict: Verdict
     if high <= promise.alpha:
-        return verdict("holds", f"{measured}: the {word} holds")
-    if low <= promise.alpha < value:
-        says = f"{measured}: above the {word}, but not by more than so few examples may show by chance"
-        return verdict("not contradicted", says)
-    if low <= promise.alpha:
-        return verdict("not contradicted", f"{measured}: nothing speaks against the {word}")
-    if luck is None:
-        return verdict("above", f"{measured}: the {word} is missed: calibrate on examples that the classifier has not seen")
-    if luck <= 1 - confidence:
-        says = (
-            f"{measured}: the {word} looks broken; ID data is no longer like the {promise.examples} holdout examples (p = "
-            f"{luck:.2g}): calibrate on newer ones"
-        )
-        return verdict("broken", says)
-    says = (
-        f"{measured}: more than the {word}, but the luck of drawing {promise.examples} holdout examples may explain it (p = "
-        f"{luck:.2g}): calibrate on more of them"
-    )
-    return verdict("above", says)
+        verdict, says = "holds", f"the {word} holds"
+    elif low <= promise.alpha < value:
+        verdict, says = "not contradicted", f"above the {word}, but not by more than so few examples may show by chance"
+    elif low <= promise.alpha:
+        verdict, says = "not contradicted", f"nothing speaks against the {word}"
+    elif luck is None:
+        verdict, says = "above", f"the {word} is missed: calibrate on examples that the classifier has not seen"
+    elif luck <= 1 - confidence:
+        verdict = "broken"
+        says = f"the {word} looks broken; ID data is no longer like the {examples} (p = {luck:.2g}): calibrate on newer ones"
+    else:
+        verdict, why = "above", f"the luck of drawing {examples} may explain it (p = {luck:.2g})"
+        says = f"more than the {word}, but {why}: calibrate on more of them"
+    return PromiseCheck(verdict, f"{measured}: {says}", rate, luck, worst_class=worst)
 
 
 def check_on_traffic(promise: Promise | None, rejected: Share | None, confidence: float) -> PromiseCheck:
@@ -274,15 +238,11 @@ def _tail(threshold: float, holdout: npt.NDArray[Any], fresh: npt.NDArray[Any]) 
 
 @dataclass(frozen=True)
 class OodResult:
-    """What is caught of one OOD set.
+    """The metrics of a detector on one OOD set.
 
     Attributes:
-        name: of the set.
-        examples: how many it has.
         fpr95: the share of it that is accepted when 95 % of ID is accepted (ID is the positive class).
-        auroc: the probability that one of its examples scores higher than an ID example.
-        aupr_in: the average precision with ID as the positive class.
-        aupr_out: the average precision with OOD as the positive class.
+        aupr_in, aupr_out: the average precision with ID, with OOD as the positive class.
         caught: the share of it that is rejected at the deployed threshold.
         also_in_id: how many of its examples are in the ID set, too.
         role_of: the role that this very set had in making the detector; empty if none.
@@ -312,17 +272,14 @@ class Average:
 
 @dataclass(frozen=True)
 class IdResult:
-    """What the detector costs on ID data.
+    """The metrics of a detector on the ID set.
 
     Attributes:
-        name: of the set.
-        examples: how many it has.
         accuracy: of the classifier, on rejected examples too; None without labels.
         accuracy_of_accepted: on those that are accepted; None without labels, or if there are none.
         false_alarms: the share that is rejected at the deployed threshold.
         classes_are: the labels; or what the classifier predicts where there are none, or where a rate is promised for each
             predicted class.
-        false_alarms_by_class: for each class that has examples, by its number.
         role_of: the role that this very set had in making the detector; empty if none.
         unmatched_names: whether the classes have names here but none in the detector, so that their order numbers them.
     """
@@ -363,15 +320,7 @@ class Measured(NamedTuple):
 def measure(
     detector: Detector, known: SetDecisions, unknown: Sequence[SetDecisions], resamples: int = RESAMPLES, seed: int = 0
 ) -> Measured:
-    """`evaluate`, with all that a report of it needs.
-
-    >>> import wildood
-    >>> x = np.random.default_rng(0).normal(size=(60, 2)).astype("float32")
-    >>> detector = wildood.posthoc(torch.nn.Linear(2, 3), wildood.EnergyScore(), holdout=x[:30], alpha=0.1)
-    >>> known, far = (SetDecisions.asked(detector, name, Images(some)) for name, some in (("a", x[30:]), ("b", x[:9] - 9)))
-    >>> measure(detector, known, [far]).promise.rate.examples
-    30
-    """
+    """`evaluate`, with all that a report of it needs."""
     promise = check_on_known(detector, known, CONFIDENCE, known.role_of)
     by_class = detector.promise is not None and detector.promise.by_class
     evaluation = evaluate(known, unknown, resamples, seed, by_predicted=by_class)
@@ -391,30 +340,26 @@ def evaluate(
     """The metrics of decisions on an ID set and several OOD sets, with intervals from a bootstrap with this seed.
 
     False alarms are counted by true class where there are labels, unless `by_predicted`.
-
-    >>> import wildood
-    >>> x = np.random.default_rng(0).normal(size=(60, 2)).astype("float32")
-    >>> detector = wildood.posthoc(torch.nn.Linear(2, 3), wildood.EnergyScore(), holdout=x[:30], alpha=0.1)
-    >>> known, far = (SetDecisions.asked(detector, name, Images(some)) for name, some in (("a", x[30:]), ("b", x[:9] - 9)))
-    >>> evaluate(known, [far]).ood[0].caught.examples
-    9
     """
     drawn = resample(known.scores, [each.scores for each in unknown], resamples=resamples, seed=seed)
     metrics = [all_metrics(known.scores, each.scores) for each in unknown]
-    accepted = [_accepted_at_95(found, len(each.scores)) for found, each in zip(metrics, unknown, strict=True)]
+    accepted = [  # what FPR95 counts, as if its threshold were fixed
+        Share.of((round(metric.fpr_at_tpr * len(each.scores)), len(each.scores)), CONFIDENCE)
+        for metric, each in zip(metrics, unknown, strict=True)
+    ]
     ood = [
         OodResult(
             name=each.name,
             examples=len(each.scores),
-            fpr95=Estimate(found.fpr_at_tpr, *fpr_interval(drawn.fpr95[:, [number]], [accepted[number]], CONFIDENCE)),
-            auroc=_estimate(found.auroc, drawn.auroc[:, number]),
-            aupr_in=found.aupr_in,
-            aupr_out=found.aupr_out,
+            fpr95=Estimate(metric.fpr_at_tpr, *fpr_interval(drawn.fpr95[:, [number]], [accepted[number]], CONFIDENCE)),
+            auroc=_estimate(metric.auroc, drawn.auroc[:, number]),
+            aupr_in=metric.aupr_in,
+            aupr_out=metric.aupr_out,
             caught=_share(each.rejected),
             also_in_id=ExampleHashes(each.images).overlap(ExampleHashes(known.images)).shared,
             role_of=each.role_of,
         )
-        for number, (each, found) in enumerate(zip(unknown, metrics, strict=True))
+        for number, (each, metric) in enumerate(zip(unknown, metrics, strict=True))
     ]
     average = Average(
         fpr95=Estimate(_mean(metrics, "fpr_at_tpr"), *fpr_interval(drawn.fpr95, accepted, CONFIDENCE)),
@@ -453,14 +398,9 @@ def _share(mask: Mask) -> Share:
     return Share.of(mask, CONFIDENCE)
 
 
-def _accepted_at_95(found: Metrics, examples: int) -> Share:
-    """What FPR95 counts, as if its threshold were fixed."""
-    return Share.of((round(found.fpr_at_tpr * examples), examples), CONFIDENCE)
-
-
 def _estimate(value: float, resampled: Floats) -> Estimate:
     return Estimate(value, *percentile_interval(resampled, CONFIDENCE))
 
 
 def _mean(metrics: Sequence[Metrics], name: str) -> float:
-    return float(np.mean([getattr(found, name) for found in metrics]))
+    return float(np.mean([getattr(each, name) for each in metrics]))

@@ -5,11 +5,12 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import Field, asdict, dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self, cast, get_type_hints
 
+from wildood.data.schema import SchemaError, check, check_arguments
 from wildood.detect.checks import check_rounds
 from wildood.errors import InputError
 from wildood.methods.objective import Method
@@ -24,22 +25,6 @@ FORMAT = 4
 PAPER_MEAN, PAPER_STD = (125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255)
 FINGERPRINT = "sha256:"  # before that of the weights that a run starts from, where they have no name
 NONE = "none"  # for a setting whose default is something else; TOML has no word for it
-CHOICES = {"protocol": ("honest", "as_published"), "keep": ("best", "last")}
-KINDS = {
-    "id": (str, "text"),
-    "method": (str, "text"),
-    "model": (str, "text"),
-    "start": (str, "text"),
-    "protocol": (str, "text"),
-    "keep": (str, "text"),
-    "pi": (int | float, "a number"),
-    "wild": (str | None, "one set, as text"),
-    "seed": (int, "a whole number"),
-    "model_settings": (Mapping, "a table, [model_settings]"),
-    "settings": (Mapping, "a table, [settings]"),
-}
-LISTS = {"test": (str, "sets, as text"), "mean": (int | float, "numbers"), "std": (int | float, "numbers")}
-REQUIRED = ("id", "test")
 
 
 def toml_value(value: object) -> str:
@@ -56,20 +41,12 @@ def toml_value(value: object) -> str:
 
 
 def toml_key(name: str) -> str:
-    """A name before a value: in quotes where it is not plain.
-
-    >>> toml_key("width"), toml_key("the width")
-    ('width', '"the width"')
-    """
+    """A name before a value: in quotes where it is not plain."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_value(name)
 
 
 def is_toml_value(value: object) -> bool:
-    r"""Whether a value comes back from TOML as it was.
-
-    >>> [is_toml_value(each) for each in (1, float("nan"), "a", ["a", 1.0], None, [None], {"a": 1}, "\ud800")]
-    [True, True, True, True, False, False, False, False]
-    """
+    """Whether a value comes back from TOML as it was."""
     if isinstance(value, list | tuple):
         return all(map(is_toml_value, value))
     if isinstance(value, str):
@@ -91,12 +68,8 @@ class Experiment:
         wild: the OOD set in the wild data; None for a run with ID data only.
         pi: the share of OOD in the wild data.
         method: `woods`, `oe`, ... (those that train) or `energy`, `odin`, ... (scores on the starting classifier).
-        settings: of the method.
-        schedule: of the training.
-        model: the network's class.
-        model_settings: what it is built with, besides the number of classes.
-        mean: of each channel, as the network takes its input.
-        std: of each channel.
+        model_settings: what the network is built with, besides the number of classes.
+        mean, std: of each channel, as the network takes its input.
         start: the starting classifier: trained on the "labelled" part, on "all" of the ID training set, a file of
             weights below the data root, or "sha256:..." for weights in the run directory. Weights from a file are assumed
             to have seen all of the ID training set.
@@ -129,15 +102,13 @@ class Experiment:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        self._check_types()
         self._check()
-        for name in ("test", "mean", "std"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
         object.__setattr__(self, "pi", float(self.pi))  # 1 and 1.0 are one experiment
         recipe = self.recipe()
         if self.wild is None and not isinstance(recipe, Score) and recipe.uses_wild:
             raise InputError(f"{self.method} trains on wild data: give the experiment wild= and pi=")
-        settings = recipe.settings if isinstance(recipe, Score) else asdict(recipe)  # type: ignore[call-overload]
-        object.__setattr__(self, "settings", {name: _like_default(recipe, name, value) for name, value in settings.items()})
+        object.__setattr__(self, "settings", _settings(recipe))
         if isinstance(recipe, Score):
             object.__setattr__(self, "schedule", None)
         elif self.schedule is None:
@@ -152,13 +123,18 @@ class Experiment:
             check_rounds(self.pretraining, looks=False)
         self._check_values()
 
+    def _check_types(self) -> None:
+        for name, expected in get_type_hints(type(self)).items():
+            value = getattr(self, name)
+            if not isinstance(value, Schedule):
+                object.__setattr__(self, name, _checked(check, _as_json(value), expected, name))
+
     def _check(self) -> None:
-        self._check_kinds()
         if self.method not in {**METHODS, **SCORES} and ":" in self.method:
             raise InputError(
                 f"an experiment's method is {self.method!r}: it is not wildood's, so name it with --method {self.method}"
             )
-        for name, allowed in {"method": [*METHODS, *SCORES], "model": list(MODELS), **CHOICES}.items():
+        for name, allowed in {"method": [*METHODS, *SCORES], "model": list(MODELS)}.items():
             if getattr(self, name) not in allowed:
                 raise InputError(f"an experiment's {name} is {getattr(self, name)!r}: give one of {', '.join(allowed)}")
         if not self.test:
@@ -167,20 +143,6 @@ class Experiment:
             raise InputError(f"an experiment's pi is {self.pi}: give the share of OOD in the wild data, from 0 to 1")
         if (self.wild is None) != (self.pi == 0):
             raise InputError(f"an experiment has wild {self.wild} and pi {self.pi}: give both, or neither")
-
-    def _check_kinds(self) -> None:
-        for name, (kind, what) in KINDS.items():
-            value = getattr(self, name)
-            if not isinstance(value, kind) or isinstance(value, bool):
-                raise InputError(f"an experiment's {name} is {value!r}: give {what}")
-        for name, (kind, what) in LISTS.items():
-            value = getattr(self, name)
-            if not isinstance(value, list | tuple) or not all(isinstance(each, kind) for each in value):
-                raise InputError(f"an experiment's {name} is {value!r}: give a list of {what}")
-
-        for name in ("schedule", "pretraining"):
-            if not isinstance(getattr(self, name), Schedule | None):
-                raise InputError(f"an experiment's {name} is {getattr(self, name)!r}: give a Schedule, or leave it out")
 
     def _check_values(self) -> None:
         """Raise an error for values that its file could not hold."""
@@ -260,27 +222,15 @@ class Experiment:
 
         >>> Experiment.from_toml('id = "cifar10"\ntest = ["svhn"]\nmethod = "energy"\nwind = 3')
         Traceback (most recent call last):
-        wildood.errors.InputError: an experiment has no 'wind': it has id, test, wild, pi, method, settings, schedule, ...
+        wildood.errors.InputError: an experiment's wind is not known to this wildood
         """
         try:
             content = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise InputError(f"the experiment is not TOML: {error}") from error
-        _refuse_unknown(content, cls, "an experiment")
-        missing = next((name for name in REQUIRED if name not in content), None)
-        if missing is not None:
-            raise InputError(f"an experiment needs {' and '.join(REQUIRED)}: {missing} is missing")
-        try:
-            for key in {"schedule", "pretraining", "settings", "model_settings"} & content.keys():
-                if not isinstance(content[key], dict):
-                    raise InputError(f"an experiment's {key} is {content[key]!r}: give a table, [{key}]")
-            for key in {"schedule", "pretraining"} & content.keys():
-                _refuse_unknown(content[key], Schedule, f"an experiment's {key}")
-                content[key] = Schedule(**content[key])
-            settings = {key: None if value == NONE else value for key, value in content.get("settings", {}).items()}
-            return cls(**content | {"settings": settings})
-        except TypeError as error:
-            raise InputError(f"the experiment holds a value of the wrong kind: {error}") from error
+        arguments = _checked(check_arguments, content, cls)
+        settings = {key: None if value == NONE else value for key, value in arguments.get("settings", {}).items()}
+        return cls(**arguments | {"settings": settings})
 
     @staticmethod
     def _hash(content: Mapping[str, Any]) -> str:
@@ -288,21 +238,26 @@ class Experiment:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _refuse_unknown(content: Mapping[str, Any], cls: type, what: str) -> None:
-    known = [setting.name for setting in fields(cls)]
-    unknown = next((key for key in content if key not in known), None)
-    if unknown is not None:
-        raise InputError(f"{what} has no {unknown!r}: it has {', '.join(known)}")
+def _checked(check: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return check(*arguments)
+    except SchemaError as error:
+        raise InputError(f"an experiment's {error}") from error
 
 
-def _like_default(recipe: Method | Score, name: str, value: Any) -> Any:
-    """An integer as a float where the setting is one: 1 and 1.0 are one experiment."""
-    is_float = any(setting.name == name and setting.type in {float, float | None} for setting in _fields(recipe))
-    return float(value) if is_float and isinstance(value, int) and not isinstance(value, bool) else value
+def _as_json(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_as_json(each) for each in value]
+    return float(value) if isinstance(value, float) else value  # numpy's, too
 
 
-def _fields(recipe: Method | Score) -> tuple[Field[Any], ...]:
-    return () if isinstance(recipe, Score) else fields(recipe)  # type: ignore[arg-type]
+def _settings(recipe: Method | Score) -> dict[str, Any]:
+    """All settings, with integers as floats where they are floats: 1 and 1.0 are one experiment."""
+    if isinstance(recipe, Score):
+        return dict(recipe.settings)
+    settings: dict[str, Any] = asdict(recipe)  # type: ignore[call-overload]
+    floats = {each.name for each in fields(recipe) if each.type in {float, float | None}}  # type: ignore[arg-type]
+    return {name: float(value) if name in floats and type(value) is int else value for name, value in settings.items()}
 
 
 def _plain(content: Mapping[str, Any]) -> dict[str, Any]:

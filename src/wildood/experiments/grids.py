@@ -1,18 +1,22 @@
-"""The experiments by name: the paper's four tables, the same shape on small sets for a CPU, and digits for minutes."""
+"""The experiments by name: the paper's four tables, small sets for a CPU, and digits; with methods of the user's own."""
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from importlib import import_module
+from inspect import Parameter, signature
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from wildood.errors import InputError
-from wildood.experiments.experiment import Experiment
+from wildood.experiments.experiment import Experiment, is_toml_value
 from wildood.experiments.split import DIGITS_PI, DIGITS_SPEC
-from wildood.methods.energy_logistic import EnergyLogistic
 from wildood.methods.schedule import Schedule
 from wildood.methods.shipped import METHODS
-from wildood.methods.woods import Woods
-from wildood.methods.woods_alt import WoodsAlt
+from wildood.scores.score import Score
+from wildood.scores.shipped import NAMES as SCORES
 
 Protocol = Literal["honest", "as_published"]
 PIS = (0.05, 0.1, 0.2, 0.5, 1.0)
@@ -27,6 +31,8 @@ DEMO_METHODS = ("max-softmax", "odin", "mahalanobis", "energy", "oe", "energy-ma
 # Each method's settings to choose among, as the paper has them; WOODS's own defaults need no choice.
 WEIGHTS = {"oe": (0.1, 0.5, 1.0), "energy-logistic": (0.1, 1.0, 5.0)}
 MU2, GAMMA = (0.1, 1.0, 2.0), (1.1, 1.5)
+NEEDED, CALLED = ("uses_wild", "uses_features", "alpha"), ("schedule", "objective")  # of a method
+CONTRACT = "docs/method.md"
 
 
 class Grid(NamedTuple):
@@ -46,11 +52,11 @@ def grid(name: str, seeds: int | None = None, protocol: Protocol | None = None) 
     """
     if name not in GRIDS:
         raise InputError(f"no experiments are named {name!r}: give one of {', '.join(GRIDS)}")
-    found = GRIDS[name]
-    if protocol == "as_published" and found.protocol == "honest":
+    chosen = GRIDS[name]
+    if protocol == "as_published" and chosen.protocol == "honest":
         raise InputError(f"{name} has no released protocol: leave out --protocol")
-    numbers = range(found.seeds if seeds is None else seeds)
-    return [experiment for seed in numbers for experiment in found.of_seed(protocol or found.protocol, seed)]
+    numbers = range(chosen.seeds if seeds is None else seeds)
+    return [experiment for seed in numbers for experiment in chosen.of_seed(protocol or chosen.protocol, seed)]
 
 
 def only(experiments: Sequence[Experiment], words: Sequence[str]) -> list[Experiment]:
@@ -63,10 +69,8 @@ def only(experiments: Sequence[Experiment], words: Sequence[str]) -> list[Experi
         name, _, values = word.partition("=")
         if name not in KEYS or not values:
             raise InputError(f"--only {word}: give some of {', '.join(f'{key}=...' for key in KEYS)}")
-        wanted, known = (
-            {_as_key(name, value) for value in values.split(",")},
-            {text for each in experiments for text in KEYS[name](each)},
-        )
+        wanted = {_as_key(name, value) for value in values.split(",")}
+        known = {text for each in experiments for text in KEYS[name](each)}
         unknown = sorted(wanted - known)
         if unknown:
             raise InputError(f"--only {word}: no {name} is {unknown[0]!r} here; there are {', '.join(sorted(known))}")
@@ -93,13 +97,10 @@ KEYS: dict[str, Callable[[Experiment], list[str]]] = {
 
 def _settings(method: str, protocol: Protocol) -> list[dict[str, Any]]:
     """Those to choose among."""
-    if method == "energy-logistic" and protocol == "as_published":
-        return [asdict(EnergyLogistic.as_published(weight)) for weight in WEIGHTS[method]]
     if method in WEIGHTS:
         return [{"weight": weight} for weight in WEIGHTS[method]]
     if method in {"woods", "woods-alt"} and protocol == "as_published":
-        cls = Woods if method == "woods" else WoodsAlt
-        return [asdict(cls.as_published(gamma=gamma, mu2=mu2)) for mu2 in MU2 for gamma in GAMMA]
+        return [{"mu2": mu2, "gamma": gamma} for mu2 in MU2 for gamma in GAMMA]
     return [{}]
 
 
@@ -107,7 +108,6 @@ def _stationary(id_set: str, protocol: Protocol, seed: int) -> Iterable[Experime
     """Tables 1 and A1."""
     published = protocol == "as_published"
     common: dict[str, Any] = {"start": "all" if published else "labelled", "protocol": protocol, "seed": seed}
-    schedule = Schedule.as_published("stationary") if published else None
     for method in (*POSTHOC, "godin", "csi"):
         if published and method in {"odin", "mahalanobis"}:  # epsilon is chosen by OOD examples of each set
             for ood in PAPER_SETS:
@@ -117,19 +117,18 @@ def _stationary(id_set: str, protocol: Protocol, seed: int) -> Iterable[Experime
     for method in TRAINED:
         for ood in PAPER_SETS:
             for settings in _settings(method, protocol):
-                yield Experiment(id_set, (ood,), ood, 0.1, method, settings, schedule, **common)
+                yield Experiment(id_set, (ood,), ood, 0.1, method, settings, **common)
 
 
 def _effect_of_pi(id_set: str, protocol: Protocol, seed: int) -> Iterable[Experiment]:
     """Tables 2 and A2, with WOODS-alt, which the paper mentions without numbers."""
-    published = protocol == "as_published"
-    common: dict[str, Any] = {"start": "all" if published else "labelled", "protocol": protocol, "seed": seed}
-    schedule = Schedule.as_published("non-stationary") if published else None
+    start = "all" if protocol == "as_published" else "labelled"
+    common: dict[str, Any] = {"start": start, "protocol": protocol, "seed": seed}
+    tests = (*PAPER_SETS, RANDOM_IMAGES)
     for pi in PIS:
         for method in TRAINED:
             for settings in _settings(method, protocol):
-                tests = (*PAPER_SETS, RANDOM_IMAGES)
-                yield Experiment(id_set, tests, RANDOM_IMAGES, pi, method, settings, schedule, **common)
+                yield Experiment(id_set, tests, RANDOM_IMAGES, pi, method, settings, **common)
 
 
 def _cpu(protocol: Protocol, seed: int) -> Iterable[Experiment]:
@@ -209,38 +208,33 @@ def add_own_methods(experiments: Sequence[Experiment], names: Sequence[str]) -> 
     The budget is steps or epochs, batch, and what an epoch is; the learning rate and the rest are the method's own. A
     method that trains without wild data keeps its whole schedule.
 
-    >>> from wildood.experiments.grids import grid
-    >>> found = add_own_methods(grid("cpu"), ["energy-margin"])
-    >>> len(found) - len(grid("cpu")), found[-1].method, found[-1].schedule.steps, found[-1].schedule.lr
-    (10, 'energy-margin', 200, 0.03)
+    >>> experiments = add_own_methods(grid("cpu"), ["energy-margin"])
+    >>> len(experiments) - len(grid("cpu")), experiments[-1].schedule.steps, experiments[-1].schedule.lr
+    (10, 200, 0.03)
     """
     of_woods = {each.cell: each for each in experiments if each.method == "woods"}
     seeds = dict.fromkeys(each.seed for each in experiments)
-    return [
-        *experiments,
-        *(
-            replace(each, method=name, settings={}, schedule=_with_budget(name, each.schedule), seed=seed)
-            for seed in seeds
-            for name in names
-            for each in of_woods.values()
-        ),
+    return list(experiments) + [
+        replace(each, method=name, settings={}, schedule=_with_budget(name, each.schedule), seed=seed)
+        for seed in seeds
+        for name in names
+        for each in of_woods.values()
     ]
 
 
 def budget_texts(experiments: Sequence[Experiment], names: Sequence[str]) -> list[str]:
     """A sentence for each of these methods that trains: for how long.
 
-    >>> from wildood.experiments.grids import grid
     >>> budget_texts(add_own_methods(grid("cpu"), ["energy-margin"]), ["energy-margin"])
     ['energy-margin: 200 steps of 128 + 128 examples, as woods has here (its own schedule: 100 steps of 256 + 256 examples)']
     """
     lines = []
     for name in names:
-        found = [each.schedule for each in experiments if each.method == name and each.schedule is not None]
-        if not found:
+        schedules = [each.schedule for each in experiments if each.method == name and each.schedule is not None]
+        if not schedules:
             continue
         uses_wild = METHODS[name].uses_wild
-        own, *lengths = (_length(each, wild=uses_wild) for each in (METHODS[name]().schedule(), *found))
+        own, *lengths = (_length(each, wild=uses_wild) for each in (METHODS[name]().schedule(), *schedules))
         trained = " or ".join(dict.fromkeys(lengths))
         if not uses_wild:
             lines.append(f"{name}: {trained}, its own schedule: it trains without wild data")
@@ -262,3 +256,98 @@ def _length(schedule: Schedule, *, wild: bool) -> str:
     steps, batch = schedule.steps, schedule.batch
     length = f"{schedule.epochs:,} epochs" if steps is None else f"{steps:,} step{'' if steps == 1 else 's'}"
     return f"{length} of {batch:,} + {batch:,} examples" if wild else f"{length} of {batch:,} examples"
+
+
+def register(names: Sequence[str]) -> None:
+    """Let experiments name these classes, which are imported from the working directory or the environment.
+
+    For security, only names that the user types are imported, never those in a file. A class that does not keep the
+    contract of a method or a score is an error, before anything runs.
+
+    >>> register(["os:sep"])
+    Traceback (most recent call last):
+    wildood.errors.InputError: --method os:sep: it is of type str, no class: give a Score or a method (docs/method.md)
+    """
+    for name in names:
+        try:
+            cls = _imported(name)
+            if isinstance(cls, type) and issubclass(cls, Score):
+                _check_score(cls)
+                SCORES[name] = cls
+            else:
+                _check_method(cls)
+                METHODS[name] = cls
+        except InputError as error:
+            raise InputError(f"--method {name}: {error}") from error
+
+
+def _imported(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise InputError("give module:Class, as in mymethod:Mine")
+    if module.endswith(".py") or "/" in module or "\\" in module:
+        stem = Path(module.replace("\\", "/")).stem
+        raise InputError(f"give the module, not its file: --method {stem}:{attribute}, called in the directory of {stem}.py")
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, SyntaxError, TypeError) as error:  # the last for ..module, which is of no package
+        raise InputError(" ".join(str(error).split())) from error
+    finally:
+        sys.path.pop(0)
+
+
+def _check_method(cls: Any) -> None:
+    if not isinstance(cls, type):
+        raise InputError(f"it is of type {type(cls).__name__}, no class: give a Score or a method ({CONTRACT})")
+    missing = [name for name in (*NEEDED, *CALLED) if name not in {*dir(cls), *getattr(cls, "__dataclass_fields__", ())}]
+    missing += [f"{name}()" for name in CALLED if name not in missing and not callable(getattr(cls, name, None))]
+    if len(missing) == len((*NEEDED, *CALLED)):
+        raise InputError(f"{cls.__name__} is neither a Score nor a method such as Woods ({CONTRACT})")
+    if missing:
+        raise InputError(f"{cls.__name__} lacks {', '.join(missing)}, which a method needs ({CONTRACT})")
+    # That of a class above it would not know the fields of this one.
+    if "__dataclass_fields__" not in vars(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        raise InputError(f"{cls.__name__} is no frozen dataclass: write @dataclass(frozen=True) above it ({CONTRACT})")
+    method: Any = _instance(cls)
+    if not isinstance(method.schedule(), Schedule):
+        raise InputError(f"schedule() of {cls.__name__} gives no wildood.Schedule: give one ({CONTRACT})")
+    _check_settings(cls, asdict(method))
+
+
+def _check_score(cls: type[Score]) -> None:
+    if cls.forward is Score.forward and cls.of is Score.of:
+        raise InputError(f"{cls.__name__} lacks forward, which a score needs ({CONTRACT})")
+    score = _instance(cls)
+    if not hasattr(score, "settings"):
+        raise InputError(f"{cls.__name__} has no settings: call super().__init__() with those it has ({CONTRACT})")
+    kinds = {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
+    taken = [name for name, each in signature(cls).parameters.items() if each.kind not in kinds]
+    lost = [name for name in taken if name not in score.settings]
+    if lost:
+        raise InputError(
+            f"{cls.__name__} keeps {', '.join(lost)} to itself, so that runs with other values would have the same name: "
+            f"hand all settings to super().__init__() ({CONTRACT})"
+        )
+    _check_settings(cls, score.settings)
+
+
+def _instance(cls: Callable[..., Any], **settings: Any) -> Any:
+    try:
+        return cls(**settings)
+    except TypeError as error:
+        reason = str(error).partition("__init__() ")[2] or str(error)
+        what = f"its settings {settings}" if settings else "no arguments"
+        advice = "hand all of them to super().__init__()" if settings else "give every setting a default"
+        raise InputError(f"{cls.__name__} cannot be made with {what} ({reason}): {advice} ({CONTRACT})") from error
+
+
+def _check_settings(cls: type, settings: Mapping[str, Any]) -> None:
+    """Raise an error for settings that a file cannot hold: they name a run."""
+    for name, value in settings.items():
+        if value is not None and not is_toml_value(value):
+            raise InputError(
+                f"{cls.__name__} has the setting {name} = {value!r}, which is not plain data: give a number, text, None, or "
+                f"a list of numbers or text ({CONTRACT})"
+            )
+    _instance(cls, **settings)

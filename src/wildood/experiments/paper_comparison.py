@@ -16,11 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from wildood.experiments.tables import AVERAGE, Metric, ResultsTable, TableRow, paper_set
 
 PAPER_WILD = "300k"  # in the wild data of the paper's tables 2 and A2
-VALIDATED_TABLES = {"1", "A1"}  # whose FPR95 is measured at the threshold of validation examples
+STATIONARY_TABLES = {"1", "A1"}  # whose FPR95 is measured at the threshold of validation examples
 ERRORS_APART = 2.0  # how many standard errors two numbers may be apart and still be called the same
 
 
@@ -30,18 +31,11 @@ class PublishedNumber:
 
     Attributes:
         table: "1" and "A1": the OOD set in the wild is the one of the test; "2" and "A2": it is 300K Random Images.
-        id: the ID set, "cifar10" or "cifar100".
         pi: the share of OOD in the wild data; None for a method that sees no wild data.
         method: "energy-logistic" is the paper's "Energy (w/ OE)", "max-softmax" its MSP.
         set: the OOD set of the test, or "average" over five of them; empty for accuracy.
         metric: "fpr95", "auroc" or "accuracy".
-        value: in percent, to two decimals.
         error: the standard error, to one decimal; None where the paper prints none.
-        bold: whether the paper prints it in bold.
-
-    >>> number = PublishedNumber("1", "cifar100", 0.1, "woods", "svhn", "fpr95", 0.52, error=0.1, bold=False)
-    >>> number in published_numbers()
-    True
     """
 
     table: str
@@ -57,7 +51,7 @@ class PublishedNumber:
     @property
     def stationary(self) -> bool:
         """Whether the OOD of the wild data is that of the test."""
-        return self.table in {"1", "A1"}
+        return self.table in STATIONARY_TABLES
 
 
 @cache
@@ -68,20 +62,11 @@ def published_numbers() -> tuple[PublishedNumber, ...]:
     650
     """
     text = resources.files("wildood.experiments").joinpath("published.csv").read_text(encoding="utf-8")
-    return tuple(
-        PublishedNumber(
-            table=row["table"],
-            id=row["id"],
-            pi=float(row["pi"]) if row["pi"] else None,
-            method=row["method"],
-            set=row["set"],
-            metric=row["metric"],
-            value=float(row["value"]),
-            error=float(row["error"]) if row["error"] else None,
-            bold=row["bold"] == "1",
-        )
-        for row in csv.DictReader(text.splitlines())
-    )
+    numbers = []
+    for row in csv.DictReader(text.splitlines()):
+        values: dict[str, Any] = {name: float(row[name]) if row[name] else None for name in ("pi", "value", "error")}
+        numbers.append(PublishedNumber(**row | values | {"bold": row["bold"] == "1"}))
+    return tuple(numbers)
 
 
 def find_published(
@@ -98,13 +83,10 @@ def find_published(
     A method that sees no wild data has the same number whatever the wild data is: pi and `stationary` do not matter to
     it. Accuracy is found with an empty `set`.
 
-    >>> found = find_published("cifar100", "woods", "svhn", "fpr95", 0.1, stationary=True)
-    >>> found.value, found.error
-    (0.52, 0.1)
+    >>> find_published("cifar100", "woods", "svhn", "fpr95", 0.1, stationary=True).value
+    0.52
     >>> find_published("cifar100", "woods", "svhn", "fpr95", 0.1, stationary=False).value
     71.67
-    >>> find_published("cifar100", "max-softmax", "svhn", "fpr95", 0.2, stationary=False).value
-    84.59
     """
     for number in published_numbers():
         if (number.id, number.method, number.set, number.metric) == (id, method, set, metric) and (
@@ -120,19 +102,13 @@ class PaperComparison:
 
     Attributes:
         block: of the row, as in the table.
-        pi: the share of OOD in the wild data; None where there was none.
-        method: its name in the experiments.
-        title: its name for people.
         set: our OOD set, or AVERAGE; empty for accuracy.
         metric: of ours; "accepted" is compared with an FPR95 of the paper that is measured in the same way.
-        ours: the mean over seeds.
-        ours_error: its standard error; None for one seed.
-        paper: the number that the paper prints.
-        paper_error: its standard error, to one decimal; None where the paper prints none.
-        paper_table: "1", "2", "A1" or "A2".
+        ours_error: the standard error over seeds; None for one seed.
+        paper_error: to one decimal; None where the paper prints none.
 
-    >>> found = PaperComparison("π = 0.1", 0.1, "oe", "OE", "svhn", "fpr95", 13.9, 0.4, 13.18, 1.3, "A2")
-    >>> round(found.difference, 2), found.within
+    >>> comparison = PaperComparison("π = 0.1", 0.1, "oe", "OE", "svhn", "fpr95", 13.9, 0.4, 13.18, 1.3, "A2")
+    >>> round(comparison.difference, 2), comparison.within
     (0.72, True)
     """
 
@@ -156,7 +132,7 @@ class PaperComparison:
     @property
     def other_threshold(self) -> bool:
         """Whether the paper's FPR95 is measured at the threshold of validation examples, and ours is not."""
-        return self.metric == "fpr95" and self.paper_table in VALIDATED_TABLES
+        return self.metric == "fpr95" and self.paper_table in STATIONARY_TABLES
 
     @property
     def within(self) -> bool | None:
@@ -171,15 +147,8 @@ def compare_with_paper(table: ResultsTable) -> list[PaperComparison]:
 
     Numbers that do not mean the same are left out: an average over other sets than the paper's, the accuracy of
     trainings on other sets, and wild data from another set than 300K Random Images where the paper has those.
-
-    >>> from wildood.experiments.tables import Cell
-    >>> cells = {"svhn": {"fpr95": Cell(0.4, None), "auroc": Cell(0.9, None)}}
-    >>> row = TableRow("with P_in only", None, "energy", "energy", cells, None, 1, {}, 0, ())
-    >>> table = ResultsTable("cifar10", True, None, "honest", ("svhn",), (row,))
-    >>> [(found.metric, found.paper) for found in compare_with_paper(table)]
-    [('fpr95', 35.59), ('auroc', 90.96)]
     """
-    return [found for row in table.rows for found in _compare_row(table, row)]
+    return [comparison for row in table.rows for comparison in _compare_row(table, row)]
 
 
 def _compare_row(table: ResultsTable, row: TableRow) -> Iterator[PaperComparison]:
@@ -189,7 +158,7 @@ def _compare_row(table: ResultsTable, row: TableRow) -> Iterator[PaperComparison
         if paper is None or not _is_comparable(table, row, paper):
             continue
         # The FPR95 of Tables 1 and A1 is measured at the threshold of validation examples.
-        validated = metric == "fpr95" and paper.table in VALIDATED_TABLES and table.protocol == "as_published"
+        validated = metric == "fpr95" and paper.table in STATIONARY_TABLES and table.protocol == "as_published"
         ours: Metric = "accepted" if validated else metric
         cell = row.accuracy if metric == "accuracy" else row.cells[name].get(ours)
         if cell is None:

@@ -5,6 +5,7 @@ import time
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
@@ -23,7 +24,6 @@ from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.split import (
     Counts,
-    Split,
     check_digits,
     data_file,
     digits_split,
@@ -33,7 +33,7 @@ from wildood.experiments.split import (
     tests_whole_id_set,
 )
 from wildood.experiments.starts import has_trained_start, start_name, untrained_model
-from wildood.experiments.store import RunStore
+from wildood.experiments.store import Failure, Result, RunStore
 from wildood.methods.objective import stages_of
 from wildood.scores.score import Score
 
@@ -78,7 +78,9 @@ def split_sizes(experiment: Experiment, root: str | Path | None = None) -> Sizes
     """
     if experiment.id == "digits":
         check_digits(experiment)
-        return _digits_sizes(digits_split(experiment.seed))
+        sizes = {name: part["count"] for name, part in digits_split(experiment.seed).record["digits"].items()}
+        test = sizes.pop("test_id") + sizes.pop("test_ood")
+        return Sizes(**sizes, test=test, validation_ood=0)
     counts = known_counts(experiment, root)
     indices = {name: counts.indices(experiment, name) for name in counts.ood}
     chosen = indices[experiment.wild or experiment.test[0]]
@@ -96,18 +98,8 @@ def split_sizes(experiment: Experiment, root: str | Path | None = None) -> Sizes
     )
 
 
-def _digits_sizes(split: Split) -> Sizes:
-    tests = len(split.test_id[0]) + len(split.tests["digits"])
-    wild_id, wild_ood = (0, 0) if split.wild is None else (len(split.wild.id), len(split.wild.ood))
-    return Sizes(len(split.labelled[0]), wild_id, wild_ood, len(split.holdout[0]), tests, 0)
-
-
 def known_counts(experiment: Experiment, root: str | Path | None = None) -> Counts:
-    """How many examples the sets have: the official numbers of named sets, else what the files say.
-
-    >>> known_counts(Experiment("cifar10", ("svhn",), "svhn", 0.1)).ood
-    {'svhn': (73257, 26032)}
-    """
+    """How many examples the sets have: the official numbers of named sets, else what the files say."""
     _check_set_names(experiment)
     if experiment.id in SETS:
         id_train, id_test = (find_set(experiment.id)[0].part(part).count for part in ("train", "test"))
@@ -123,11 +115,7 @@ def known_counts(experiment: Experiment, root: str | Path | None = None) -> Coun
 
 
 def image_shape(experiment: Experiment, root: str | Path | None = None) -> tuple[int, int, int]:
-    """The height, width and channels of the ID set's images, without opening named sets.
-
-    >>> image_shape(Experiment("digits", ("digits",), method="energy"))
-    (8, 8, 1)
-    """
+    """The height, width and channels of the ID set's images, without opening named sets."""
     _check_set_names(experiment)
     shape = _shape_of_one(experiment.id, "train_images", root)
     if len(shape) != 3:
@@ -222,21 +210,12 @@ class Rate(NamedTuple):
     scored: float
 
     def seconds(self, work: Work) -> float:
-        """The time of some work.
-
-        >>> Rate(trained=10.0, scored=40.0).seconds(Work(steps=1, trained=20, scored=40))
-        3.0
-        """
+        """The time of some work."""
         return work.trained / self.trained + work.scored / self.scored
 
 
 def measured_rate(experiment: Experiment, shape: tuple[int, int, int]) -> Rate:
-    """The speed of an experiment's network on images of this height, width and number of channels.
-
-    >>> digits = Experiment("digits", ("digits",), method="energy", model="SmallCNN", mean=(0.5,), std=(0.5,))
-    >>> measured_rate(digits, (8, 8, 1)).scored > 0
-    True
-    """
+    """The speed of an experiment's network on images of this height, width and number of channels."""
     model = _matching_model(experiment, shape).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     device, (height, width, channels) = next(model.parameters()).device, shape
     images = torch.zeros(TIMED_IMAGES, channels, height, width, device=device).to(memory_format=torch.channels_last)
@@ -258,8 +237,10 @@ def _matching_model(experiment: Experiment, shape: tuple[int, int, int]) -> nn.M
     images = f"the images of {experiment.id}, {height} x {width} with {channels} channel{'' if channels == 1 else 's'}"
     InputSpec(mean=experiment.mean, std=experiment.std)
     if len(experiment.mean) not in {1, channels}:
-        problem = f"an experiment's mean has {len(experiment.mean)} numbers, which do not fit {images}"
-        raise InputError(f"{problem}: give mean and std, one number for each channel or for all")
+        raise InputError(
+            f"an experiment's mean has {len(experiment.mean)} numbers, which do not fit {images}: give mean and std, one "
+            "number for each channel or for all"
+        )
     settings = ", ".join(f"{name} = {value}" for name, value in experiment.model_settings.items())
     name = f"an experiment's model {experiment.model}" + (f" ({settings})" if settings else "")
     try:
@@ -278,42 +259,34 @@ def _matching_model(experiment: Experiment, shape: tuple[int, int, int]) -> nn.M
 
 def _fastest(step: Callable[[], None], device: torch.device) -> float:
     """The seconds of the fastest of some steps, after one that is not timed."""
+    synchronize: Callable[[], None] = partial(torch.cuda.synchronize, device) if device.type == "cuda" else (lambda: None)
     step()
     seconds = []
     for _ in range(TIMED_STEPS):
-        _synchronize(device)
+        synchronize()
         began = time.perf_counter()
         step()
-        _synchronize(device)
+        synchronize()
         seconds.append(time.perf_counter() - began)
     return min(seconds)
 
 
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 @dataclass(frozen=True)
 class PlanRow:
-    """Runs that differ in settings and seed only.
+    """Runs that differ in settings and seed only, and one of their experiments.
 
     Attributes:
-        experiment: one of them.
-        runs: how many there are.
-        done: how many of them have a result.
         failed: how many ended with an error and will be tried again.
         steps: of each; 0 for a score on an unchanged classifier, or where all are done.
-        seconds: of each on one worker: the mean of those that are done, else estimated from timed steps; 0 where all are
-            done.
+        seconds: of each on one worker: the mean of those that are done, else estimated from timed steps.
     """
 
     experiment: Experiment
     runs: int
     done: int
-    failed: int
-    steps: int
-    seconds: float
+    failed: int = 0
+    steps: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -334,12 +307,7 @@ class Plan:
         return sum(row.done for row in self.rows)
 
     def seconds_left(self, workers: int) -> float:
-        """The time of all that is not done, with so many runs at a time; the starting classifiers come first.
-
-        >>> row = PlanRow(Experiment("digits", ("digits",), method="energy"), 3, 0, 0, 0, 60.0)
-        >>> [Plan((row,), ()).seconds_left(workers) for workers in (1, 2, 3, 100)]
-        [180.0, 120.0, 60.0, 60.0]
-        """
+        """The time of all that is not done, with so many runs at a time; the starting classifiers come first."""
         runs = [row.seconds for row in self.rows for _ in range(row.runs - row.done)]
         return _makespan(self.starts, workers) + _makespan(runs, workers)
 
@@ -353,15 +321,7 @@ def _makespan(seconds: Sequence[float], workers: int) -> float:
 
 
 def plan(experiments: Sequence[Experiment], store: RunStore, root: str | Path | None = None) -> Plan:
-    """What is to be done, and about how long it will take on this machine.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     found = plan([Experiment("cifar100", ("svhn",), "svhn", 0.1, model="MLP", model_settings={"inputs": 3072})],
-    ...         RunStore(Path(place)))
-    >>> [(row.runs, row.done, row.steps) for row in found.rows], len(found.starts)
-    ([(1, 0, 100)], 1)
-    """
+    """What is to be done, and about how long it will take on this machine."""
     cells: dict[str, list[Experiment]] = {}
     for experiment in experiments:
         cells.setdefault(experiment.cell, []).append(experiment)
@@ -369,22 +329,22 @@ def plan(experiments: Sequence[Experiment], store: RunStore, root: str | Path | 
     rows: list[PlanRow] = []
     starts: dict[str, float] = {}
     for cell in cells.values():
-        first = cell[0]
-        left = [each for each in cell if not store.is_done(each)]
-        if not left:
-            rows.append(PlanRow(first, len(cell), len(cell), 0, 0, 0.0))
+        first, outcomes = cell[0], [store.outcome(each) for each in cell]
+        recorded = [each.seconds for each in outcomes if isinstance(each, Result)]
+        if len(recorded) == len(cell):
+            rows.append(PlanRow(first, len(cell), len(cell)))
             continue
         sizes, shape = split_sizes(first, root), image_shape(first, root)
         network = f"{first.model} {first.model_settings} {shape} {first.mean} {first.std}"
         if network not in rates:
             rates[network] = measured_rate(first, shape)
         work = estimate_work(first, sizes)
-        recorded = [store.result(each).seconds for each in cell if each not in left]
         seconds = mean(recorded) if recorded else rates[network].seconds(work)
-        failed = sum(store.failure(each) is not None for each in left)
-        rows.append(PlanRow(first, len(cell), len(cell) - len(left), failed, work.steps, seconds))
-        for each in left:
-            if each.pretraining is not None and not has_trained_start(each, store.root):
+        failed = sum(isinstance(each, Failure) for each in outcomes)
+        rows.append(PlanRow(first, len(cell), len(recorded), failed, work.steps, seconds))
+        for each, outcome in zip(cell, outcomes, strict=True):
+            is_left = not isinstance(outcome, Result)
+            if is_left and each.pretraining is not None and not has_trained_start(each, store.root):
                 length = sizes.labelled if each.start == "labelled" else 2 * sizes.labelled
                 _, steps = each.pretraining.length(length, [])
                 starts[start_name(each)] = rates[network].seconds(Work(steps, steps * each.pretraining.batch, 0.0))

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ from wildood.evaluate.metrics import accuracy, all_metrics, fpr_standard_error
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.split import Split, load_split
 from wildood.experiments.starts import start_is_in_training, starting_classifier, untrained_model
-from wildood.experiments.store import KNOWN, Failure, OodMetrics, Result, RunStore, Scores
+from wildood.experiments.store import KNOWN, Failure, OodMetrics, Result, RunOutcome, RunStore, Scores
 from wildood.scores.score import Score
 from wildood.train.callbacks import OnEpoch
 from wildood.train.progress import logger
@@ -50,7 +50,7 @@ class Outcome(NamedTuple):
 
 def run(
     experiment: Experiment, store: RunStore, root: str | Path | None = None, on_epoch: OnEpoch | None = None
-) -> Result | Failure | None:
+) -> RunOutcome | None:
     """Do a run and store its result or its failure; None if another process is at it, or has done it.
 
     A run that was interrupted resumes from its last checkpoint.
@@ -63,16 +63,19 @@ def run(
         with store.attempt(experiment) as died:
             if died >= MOST_DEATHS:
                 return _failed(experiment, store, f"its process died {died} times, perhaps for lack of memory", "")
+            do = partial(perform, experiment, store.root, root, store.training(experiment), on_epoch)
             try:
                 try:
-                    outcome = perform(experiment, store.root, root, store.training(experiment), on_epoch)
+                    outcome = do()
                 except CheckpointError as error:
                     logger.warning("%s starts again from its beginning: %s", experiment.name, error)
                     store.clear_training(experiment)
-                    outcome = perform(experiment, store.root, root, store.training(experiment), on_epoch)
+                    outcome = do()
                 _check_readable(outcome.result)
             except Exception as error:  # noqa: BLE001 - recorded as a failure; the other runs go on
-                return _failed(experiment, store, _in_one_line(error), traceback.format_exc())
+                text = " ".join(str(error).split())
+                reason = text if isinstance(error, WildoodError) else f"{type(error).__name__}: {text}"
+                return _failed(experiment, store, reason, traceback.format_exc())
             store.add(outcome.result, outcome.scores)
             return outcome.result
 
@@ -114,16 +117,7 @@ def perform(
 
 
 def to_features(model: nn.Module, split: Split, runs: Path) -> tuple[nn.Module, Split]:
-    """The last layer of a classifier, and the split as its features, which are computed once for all scores.
-
-    >>> import tempfile
-    >>> from wildood.models.small import SmallCNN
-    >>> split = load_split(Experiment("digits", ("digits",), method="energy"))
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     head, features = to_features(SmallCNN(classes=7), split, Path(place))
-    >>> features.test_id[0].shape, head(torch.from_numpy(features.test_id[0])).shape
-    ((214, 64), torch.Size([214, 7]))
-    """
+    """The last layer of a classifier, and the split as its features, which are computed once for all scores."""
     source = labelled_source(split.labelled, "labelled")
     classifier, _ = copy_classifier(model, source, split.spec, None, uses_features=True)
     head = head_of(classifier, source.gather(torch.arange(2))[0])
@@ -187,8 +181,7 @@ def _detector(
 def _validation(detector: Detector) -> dict[str, Any]:
     """What may choose among settings: the metrics of the kept weights on validation data."""
     start, kept = detector.history[0], detector.history[detector.record["kept_epoch"]]
-    lost = {"accuracy_lost": start["accuracy"] - kept["accuracy"]}
-    return lost | ({"acceptance": kept["acceptance"]} if "acceptance" in kept else {})
+    return {"accuracy_lost": start["accuracy"] - kept["accuracy"], "acceptance": kept.get("acceptance")}
 
 
 def measure_detector(detector: Detector, split: Split) -> tuple[dict[str, OodMetrics], dict[str, Any], Scores]:
@@ -222,7 +215,9 @@ def _check_readable(result: Result) -> None:
     try:
         Result.from_json(result.experiment, result.to_json())
     except (InputError, TypeError) as error:
-        raise InputError(f"what {result.experiment.method} found cannot be stored ({error}): correct the method") from error
+        raise InputError(
+            f"the result of {result.experiment.method} cannot be stored ({error}): correct the method"
+        ) from error
 
 
 def _failed(experiment: Experiment, store: RunStore, error: str, trace: str) -> Failure:
@@ -248,15 +243,6 @@ def _about() -> dict[str, Any]:
 
 @cache
 def code_version() -> str:
-    """A hash of the source of wildood: more precise than a version number during development.
-
-    >>> len(code_version())
-    12
-    """
+    """A hash of the source of wildood: more precise than a version number during development."""
     files = sorted(Path(__file__).parents[1].rglob("*.py"))
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
-
-
-def _in_one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text if isinstance(error, WildoodError) else f"{type(error).__name__}: {text}"

@@ -37,12 +37,9 @@ class Split:
     """The data of one run. No example is in two parts, except that `id_train` is the whole ID training set.
 
     Attributes:
-        labelled: ID examples with their classes.
         wild: the mixture; None for a run with ID data only.
         holdout: ID examples with their classes that the starting classifier has not been trained on.
-        test_id: ID test examples with their classes.
         tests: the test examples of each OOD set.
-        classes: how many classes the ID set has.
         spec: how images become the network's input; None for features.
         id_train: the training set of a starting classifier with start="all".
         validation_ood: OOD examples by which the released protocol chooses; None where there are none.
@@ -282,29 +279,17 @@ def check_digits(experiment: Experiment) -> None:
 
 
 def class_count(experiment: Experiment, root: str | Path | None = None) -> int:
-    """The number of classes of the ID set.
-
-    >>> class_count(Experiment("digits", ("digits",), method="energy"))
-    7
-    """
+    """The number of classes of the ID set."""
     return DIGITS_CLASSES if experiment.id == "digits" else _classes(_open(f"{experiment.id}:train", root))
 
 
 def ood_names(experiment: Experiment) -> list[str]:
-    """The OOD sets of an experiment, each once.
-
-    >>> ood_names(Experiment("cifar10", ("svhn", "textures"), "svhn", 0.1))
-    ['svhn', 'textures']
-    """
-    return list(dict.fromkeys([*([] if experiment.wild is None else [experiment.wild]), *experiment.test]))
+    """The OOD sets of an experiment, each once."""
+    return [name for name in dict.fromkeys([experiment.wild, *experiment.test]) if name is not None]
 
 
 def start_files(experiments: Sequence[Experiment]) -> list[str]:
-    """The weight files below the data root that some experiments start from, each once.
-
-    >>> start_files([Experiment("cifar10", ("svhn",), method="energy", start=start) for start in ("all", "a.safetensors")])
-    ['a.safetensors']
-    """
+    """The weight files below the data root that some experiments start from, each once."""
     files = dict.fromkeys(each.start for each in experiments if each.pretraining is None)
     return [start for start in files if not start.startswith(FINGERPRINT)]
 

@@ -58,12 +58,7 @@ def starting_classifier(
 
 
 def start_from(experiments: Sequence[Experiment], path: Path) -> list[Experiment]:
-    """The same experiments from the weights of a file, which they name by its content.
-
-    >>> start_from([], Path("nowhere.safetensors"))
-    Traceback (most recent call last):
-    wildood.errors.InputError: the weights nowhere.safetensors cannot be read (there is no such file): give a file ...
-    """
+    """The same experiments from the weights of a file, which they name by its content."""
     start = _fingerprint(_content(path))
     _tensors(path)
     return [replace(each, start=start) for each in experiments]
@@ -73,13 +68,14 @@ def check_starts(
     experiments: Sequence[Experiment], runs: Path, root: str | Path | None = None, file: Path | None = None
 ) -> None:
     """Raise an error if weights do not fit their network, before anything is run; `file` is that of `start_from`."""
-    checked = set()
-    for each in experiments:
-        network = f"{each.id} {each.model} {each.model_settings} {each.start}"
-        if each.pretraining is None and network not in checked:
-            path = _weights_file(each, runs, root) if file is None else file
-            _with_weights(untrained_model(each, class_count(each, root)), path)
-            checked.add(network)
+    networks = {
+        f"{each.id} {each.model} {each.model_settings} {each.start}": each
+        for each in experiments
+        if each.pretraining is None
+    }
+    for each in networks.values():
+        path = _weights_file(each, runs, root) if file is None else file
+        _with_weights(untrained_model(each, class_count(each, root)), path)
 
 
 def copy_weights(path: Path, runs: Path) -> None:
@@ -91,12 +87,7 @@ def copy_weights(path: Path, runs: Path) -> None:
 
 
 def start_name(experiment: Experiment) -> str:
-    """A hash of all that decides the starting classifier.
-
-    >>> one, two = (Experiment("cifar10", (ood,), ood, 0.1) for ood in ("svhn", "textures"))
-    >>> one.name == two.name, start_name(one) == start_name(two)
-    (False, True)
-    """
+    """A hash of all that decides the starting classifier."""
     names = ("id", "model", "model_settings", "mean", "std", "start", "pretraining")
     content = {name: value for name, value in experiment.as_dict().items() if name in names}
     text = json.dumps({**content, "seed": _seed(experiment)}, sort_keys=True)
@@ -130,10 +121,7 @@ def _seed(experiment: Experiment) -> int:
 
 def _check_training_data(experiment: Experiment, fingerprint: str, place: Path) -> None:
     """Raise an error if the starting classifier was trained on other images of the same name."""
-    path = place / "data"
-    if not path.exists():
-        write_atomically(path, fingerprint.encode())
-    elif path.read_text() != fingerprint:
+    if _recorded(place / "data", fingerprint) != fingerprint:
         raise InputError(
             f"{place} was trained on other images under the name {experiment.id}: give each data root its own --runs"
         )
@@ -141,19 +129,24 @@ def _check_training_data(experiment: Experiment, fingerprint: str, place: Path) 
 
 def _check_fingerprint(experiment: Experiment, path: Path, runs: Path) -> None:
     """Raise an error if a weight file has changed since other runs began with it."""
-    found = _fingerprint(_content(path))
+    now = _fingerprint(_content(path))
     if experiment.start.startswith(FINGERPRINT):
-        if found != experiment.start:
-            raise InputError(f"{path} has been changed (it is {found} now): give the file again, with --start")
+        if now != experiment.start:
+            raise InputError(f"{path} has been changed (it is {now} now): give the file again, with --start")
         return
-    noted = _trained_weights(experiment, runs).parent / "sha256"
-    if not noted.exists():
-        write_atomically(noted, found.encode())
-    elif noted.read_text() != found:
+    before = _recorded(_trained_weights(experiment, runs).parent / "sha256", now)
+    if now != before:
         raise InputError(
-            f"{path} is not the file that other runs in {runs} start from ({found}, not {noted.read_text()}): give it with "
-            "--start, or another --runs"
+            f"{path} is not the file that other runs in {runs} start from ({now}, not {before}): give it with --start, or "
+            "another --runs"
         )
+
+
+def _recorded(path: Path, fingerprint: str) -> str:
+    """The fingerprint in a file, which is written if it is not there."""
+    if not path.exists():
+        write_atomically(path, fingerprint.encode())
+    return path.read_text()
 
 
 def _trained_weights(experiment: Experiment, runs: Path) -> Path:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, NamedTuple, Required, TypedDict, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -41,11 +41,8 @@ class OodMetrics:
     Attributes:
         fpr95: the share accepted when 95 % of the ID test examples are accepted (ID is the positive class).
         fpr95_error: its standard error for this one run, from the number of examples.
-        auroc: the probability that an OOD example scores higher than an ID example.
-        aupr_in: the average precision with ID as the positive class.
-        aupr_out: with OOD as the positive class.
+        aupr_in, aupr_out: the average precision with ID, with OOD as the positive class.
         accepted: the share accepted at the deployed threshold, which was calibrated on the holdout.
-        examples: how many examples the set has.
     """
 
     fpr95: float
@@ -62,7 +59,6 @@ class Result:
     """The outcome of a run.
 
     Attributes:
-        experiment: what was run.
         tests: the metrics on each OOD test set, by its name in the experiment.
         accuracy: of the classifier on the ID test examples, rejected or not.
         false_alarms: the share of the ID test examples that is rejected at the deployed threshold.
@@ -71,7 +67,6 @@ class Result:
             (as published). It chooses among settings; None where it was not measured.
         accuracy_lost: on the holdout, against the starting classifier.
         chosen: the settings that the score chose for itself, if any.
-        history: of the training.
         seconds: since the run was last begun or resumed, without what it shares with other runs.
         about: how the result was made: versions, hardware, split.
     """
@@ -89,33 +84,25 @@ class Result:
     about: Mapping[str, Any] | None = None
 
     def to_json(self) -> str:
-        """As JSON, without the experiment, which has a file of its own.
-
-        >>> energy = Experiment("digits", ("digits",), method="energy")
-        >>> json.loads(Result(energy, {}, 0.9, 0.05, 100).to_json())["accuracy"]
-        0.9
-        """
+        """As JSON, without the experiment, which has a file of its own."""
         content = {name: value for name, value in vars(self).items() if name != "experiment"}
         return json.dumps({**content, "tests": {name: vars(each) for name, each in self.tests.items()}}, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, experiment: Experiment, text: str) -> "Result":
-        """The result in a JSON text; unknown names, of another version of wildood, are ignored.
-
-        >>> Result.from_json(Experiment("digits", ("digits",), method="energy"), '{"tests": {}}')
-        Traceback (most recent call last):
-        wildood.errors.InputError: accuracy is missing
-        """
+        """The result in a JSON text; unknown names, of another version of wildood, are ignored."""
         try:
-            content: dict[str, Any] = parse(text.encode(), dict[str, Any])
-            values = _known_fields(cls, content)
-            tests = {name: _known_fields(OodMetrics, each, f"tests.{name}.") for name, each in values["tests"].items()}
+            values = _known_fields(cls, parse(text.encode(), dict[str, Any]))
+            tests = {
+                name: OodMetrics(**_known_fields(OodMetrics, each, f"tests.{name}."))
+                for name, each in values["tests"].items()
+            }
         except SchemaError as error:
             raise InputError(str(error)) from error
         if set(tests) != set(experiment.test):
             tested = ", ".join(tests) or "nothing"
             raise InputError(f"it has tests on {tested}, its experiment on {', '.join(experiment.test)}")
-        return cls(experiment, **values | {"tests": {name: OodMetrics(**each) for name, each in tests.items()}})
+        return cls(experiment, **values | {"tests": tests})
 
 
 @dataclass(frozen=True)
@@ -128,33 +115,22 @@ class Failure:
     about: Mapping[str, Any] | None = None
 
 
-class _FailureFile(TypedDict, total=False):
-    error: Required[str]
-    traceback: Required[str]
-    about: dict[str, Any] | None
+RunOutcome = Result | Failure
 
 
 def _known_fields(cls: type, content: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """The values of a dataclass in a JSON object, checked by their annotations; the experiment is not in it."""
+    """The values of a dataclass in a JSON object, checked by their annotations, without the experiment."""
     hints, values = get_type_hints(cls) | JSON_TYPES, {}
     for each in fields(cls):
         if each.name in content:
-            check(content[each.name], hints[each.name], path + each.name)
-            values[each.name] = content[each.name]
+            values[each.name] = check(content[each.name], hints[each.name], path + each.name)
         elif each.default is MISSING and each.name != "experiment":
             raise SchemaError(f"{path}{each.name} is missing")
     return values
 
 
 class StoreContents(NamedTuple):
-    """The runs of a directory at one moment.
-
-    Attributes:
-        results: of the finished runs.
-        failures: of the runs that failed and have no result.
-        unfinished: the runs that are under way, or were interrupted.
-        left_out: the folders that cannot be read as runs, and why.
-    """
+    """The runs of a directory: finished, failed, under way or interrupted; and unreadable folders, with the reason."""
 
     results: tuple[Result, ...]
     failures: tuple[Failure, ...]
@@ -164,17 +140,7 @@ class StoreContents(NamedTuple):
 
 @dataclass(frozen=True)
 class RunStore:
-    """The runs below a directory.
-
-    >>> import tempfile
-    >>> energy = Experiment("digits", ("digits",), method="energy")
-    >>> result = Result(energy, {"digits": OodMetrics(0.2, 0.01, 0.9, 0.9, 0.9, 0.1, 100)}, 0.9, 0.05, 100)
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     store = RunStore(Path(place))
-    ...     store.add(result, {"id": np.zeros(3, "float32")})
-    ...     store.result(energy).accuracy, [len(each) for each in store.contents()], store.scores(energy)["id"].shape
-    (0.9, [1, 0, 0, 0], (3,))
-    """
+    """The runs below a directory."""
 
     root: Path
 
@@ -183,7 +149,7 @@ class RunStore:
         return self.root / experiment.name
 
     def training(self, experiment: Experiment) -> Path:
-        """Where a training keeps its checkpoints until it is done."""
+        """The folder of a run's checkpoints."""
         return self.place(experiment) / "training"
 
     def check_locks(self) -> None:
@@ -246,37 +212,38 @@ class RunStore:
         shutil.rmtree(self.training(experiment), ignore_errors=True)
 
     def pending(self, experiments: Sequence[Experiment]) -> dict[str, Experiment]:
-        """Those that are to be run now, by name: without a readable result; earlier failures are forgotten."""
-        self._repair_done(experiments)
+        """Those that are to be run now, by name: without a readable result; earlier failures are forgotten.
+
+        The experiment of a finished run is written again if its file is damaged or missing.
+        """
         waiting = {each.name: each for each in experiments if not self.is_done(each)}
-        if waiting:
+        damaged = [each for each in experiments if each.name not in waiting and not self._has_experiment(each)]
+        if waiting or damaged:
             self.check_locks()
+        for each in damaged:
+            with self.claimed(each):  # which repairs it
+                pass
         for each in waiting.values():
             self.forget_failure(each)
         return waiting
 
     def is_done(self, experiment: Experiment) -> bool:
-        """Whether a run has a result that can be read; a damaged one is to be run again."""
+        """Whether a run has a result that can be read."""
+        return isinstance(self.outcome(experiment), Result)
+
+    def outcome(self, experiment: Experiment) -> RunOutcome | None:
+        """The result of a run, or its failure, or None if it has not ended; a damaged result is to be made again."""
         try:
-            self.result(experiment)
+            return self.result(experiment)
         except (FileNotFoundError, InputError):
-            return False
+            return self._failure(experiment)
         except OSError as error:  # running it again would not help
             raise InputError(f"{self.place(experiment) / RESULT} {_unreadable(error)}") from error
-        return True
 
-    def outcome(self, experiment: Experiment) -> Result | Failure | None:
-        """The result of a run, or its failure, or None if it has not ended."""
-        return self.result(experiment) if self.is_done(experiment) else self.failure(experiment)
-
-    def failure(self, experiment: Experiment) -> Failure | None:
-        """Why a run has no result, or None if it has not failed."""
-        if self.is_done(experiment):
-            return None
+    def _failure(self, experiment: Experiment) -> Failure | None:
         path = self.place(experiment) / FAILURE
         try:
-            content: _FailureFile = parse(path.read_bytes(), _FailureFile)
-            return Failure(experiment, content["error"], content["traceback"], content.get("about"))
+            return Failure(experiment, **_known_fields(Failure, parse(path.read_bytes(), dict[str, Any])))
         except FileNotFoundError:
             return None
         except (OSError, SchemaError):
@@ -309,20 +276,11 @@ class RunStore:
             try:
                 return self.result(experiment)
             except FileNotFoundError:
-                return self.failure(experiment) or experiment
+                return self._failure(experiment) or experiment
         except InputError as error:
             return str(error)
         except OSError as error:
             return f"{Path(error.filename or folder).name} {_unreadable(error)}"
-
-    def _repair_done(self, experiments: Sequence[Experiment]) -> None:
-        """Write the experiment of each finished run whose file is damaged or missing; the result stays."""
-        damaged = [each for each in experiments if self.is_done(each) and not self._has_experiment(each)]
-        if damaged:
-            self.check_locks()
-        for each in damaged:
-            with self.claimed(each):  # which repairs it
-                pass
 
     def _has_experiment(self, experiment: Experiment) -> bool:
         try:
@@ -335,14 +293,13 @@ class RunStore:
         """Rename files that cannot be read, and write the experiment if it is missing; the caller has the lock."""
         place = self.place(experiment)
         readers: dict[str, Callable[[Path], object]] = {RESULT: partial(_read_result, experiment), TOML: _read_experiment}
-        for name, read in readers.items():
-            if (place / name).exists():
-                try:
-                    read(place / name)
-                except InputError:
-                    kept = _unused(place / f"{name}{DAMAGED}")
-                    (place / name).replace(kept)
-                    logger.warning("%s cannot be read: it is kept as %s, and made again", place / name, kept.name)
+        for path, read in ((place / name, read) for name, read in readers.items()):
+            try:
+                if path.exists():
+                    read(path)
+            except InputError:
+                kept = path.replace(_unused(path.with_name(f"{path.name}{DAMAGED}")))
+                logger.warning("%s cannot be read: it is kept as %s, and made again", path, kept.name)
         if not (place / TOML).exists():
             write_atomically(place / TOML, experiment.to_toml().encode())
 
@@ -375,10 +332,10 @@ def _read_experiment(path: Path) -> Experiment:
 def _advice(text: str) -> str:
     """What to do about a text that is no experiment; nothing if it only names a method of the user's own."""
     try:
-        method = tomllib.loads(text).get("method")
+        method = str(tomllib.loads(text).get("method"))
     except tomllib.TOMLDecodeError:
         return f"; {RUN_AGAIN}"
-    is_own = isinstance(method, str) and ":" in method and method not in {**METHODS, **SCORE_NAMES}
+    is_own = ":" in method and method not in {**METHODS, **SCORE_NAMES}
     return "" if is_own else f"; {RUN_AGAIN} if another version of wildood made it"
 
 
@@ -388,5 +345,5 @@ def _unreadable(error: OSError) -> str:
 
 def _unused(path: Path) -> Path:
     """The path, or with a number behind it if a file has that name."""
-    numbered = (path.with_name(f"{path.name}{number}") for number in count(2))
-    return path if not path.exists() else next(each for each in numbered if not each.exists())
+    names = chain([path.name], (f"{path.name}{number}" for number in count(2)))
+    return next(each for each in map(path.with_name, names) if not each.exists())

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from wildood.evaluate.metrics import mean_and_error
 from wildood.experiments.experiment import Experiment
-from wildood.experiments.store import Failure, OodMetrics, Result
+from wildood.experiments.store import Failure, OodMetrics, Result, RunOutcome
 
 METHOD_TITLES = {
     "max-softmax": "MSP",
@@ -55,9 +55,9 @@ AVERAGE = "average"  # over the OOD sets of a table, as the name of a column
 ID_ONLY, WITH_WILD = "with P_in only", "with P_in and P_wild"
 ACCURACY_LOSS = 0.01  # the most that an honest choice of settings may lose on the holdout
 _ROUNDING = 1e-12  # the loss is a difference of two shares
-_METHODS, _SETS = list(METHOD_TITLES), list(SET_TITLES)
 _COMMON = ("id", "protocol", "start", "keep", "model", "model_settings", "pretraining", "mean", "std")
-_Run = Result | Failure
+K = TypeVar("K")
+T = TypeVar("T")
 _RowKey = tuple[float, tuple[int, str], str, str]  # pi, method, schedule, settings
 
 Metric = Literal["fpr95", "accepted", "auroc", "accuracy"]
@@ -66,76 +66,44 @@ _BETTER: Mapping[Metric, Callable[[Iterable[float]], float]] = {"fpr95": min, "a
 
 
 def paper_set(name: str) -> str:
-    """The set of the paper that this one is, or stands in for; else the name itself.
-
-    >>> paper_set("rooms_resize.npz"), paper_set("svhn"), paper_set("mine.npz")
-    ('lsun-r', 'svhn', 'mine.npz')
-    """
+    """The set of the paper that this one is, or stands in for; else the name itself."""
     return STAND_INS.get(name, name)
 
 
 def set_title(name: str) -> str:
-    """The title of an OOD set: of a file, its stem.
-
-    >>> set_title("svhn"), set_title("pictures/rooms_resize.npz")
-    ('SVHN', 'rooms_resize')
-    """
+    """The title of an OOD set: of a file, its stem."""
     return SET_TITLES.get(name) or PurePosixPath(name).stem
 
 
 def column_title(name: str) -> str:
-    """The title of a column: an OOD set, AVERAGE, or nothing for accuracy, which has no set.
-
-    >>> column_title("svhn"), column_title(AVERAGE), column_title("")
-    ('SVHN', 'average', '')
-    """
+    """The title of a column: an OOD set, AVERAGE, or nothing for accuracy, which has no set."""
     return name if name == AVERAGE else set_title(name)
 
 
 def id_title(name: str) -> str:
-    """The title of an ID set.
-
-    >>> id_title("digits"), id_title("cifar10.npz")
-    ('digits 0-6', 'cifar10')
-    """
+    """The title of an ID set."""
     return "digits 0-6" if name == "digits" else set_title(name)
 
 
 def method_title(name: str) -> str:
-    """The title of a method; one of the user's own has none but its name.
-
-    >>> method_title("max-softmax"), method_title("mine:Method")
-    ('MSP', 'mine:Method')
-    """
+    """The title of a method; one of the user's own has none but its name."""
     return METHOD_TITLES.get(name, name)
 
 
 def set_order(name: str) -> tuple[int, str]:
-    """The sorting key of OOD sets: the order of the paper's columns, then others by name.
-
-    >>> sorted(["mine.npz", "places.npz", "lsun-c", "svhn"], key=set_order)
-    ['svhn', 'lsun-c', 'places.npz', 'mine.npz']
-    """
-    known = paper_set(name)
-    return (_SETS.index(known) if known in _SETS else len(_SETS)), name
+    """The sorting key of OOD sets: the order of the paper's columns, then others by name."""
+    return [*SET_TITLES, paper_set(name)].index(paper_set(name)), name
 
 
 def method_order(name: str) -> tuple[int, str]:
-    """The sorting key of methods: the order of the paper's rows, then others by name.
-
-    >>> sorted(["mine:B", "woods", "mine:A", "oe", "max-softmax"], key=method_order)
-    ['max-softmax', 'oe', 'woods', 'mine:A', 'mine:B']
-    """
-    return (_METHODS.index(name) if name in _METHODS else len(_METHODS)), name
+    """The sorting key of methods: the order of the paper's rows, then others by name."""
+    return [*METHOD_TITLES, name].index(name), name
 
 
 class Choice(NamedTuple):
-    """The settings that validation data chose.
+    """The run of each seed with the settings that validation data chose.
 
-    Attributes:
-        runs: the run of each seed.
-        settings: the chosen settings, in words; empty if there was one setting only.
-        incomplete: which seeds lack settings that others have, in words; empty if none does.
+    In words, empty where there is nothing to say: the settings, and which seeds lack settings that others have.
     """
 
     runs: Mapping[int, Result]
@@ -156,38 +124,37 @@ def choose_settings(runs: Sequence[Result]) -> Choice:
     'alpha 0.1'
     """
     options = [run.experiment.as_dict()["settings"] for run in runs]
-    by_seed: dict[int, list[Result]] = {}
-    for run in runs:
-        by_seed.setdefault(run.experiment.seed, []).append(run)
-    chosen = {seed: _least_accepting(by_seed[seed]) for seed in sorted(by_seed)}
+    by_seed = dict(sorted(_grouped(runs, lambda run: run.experiment.seed).items()))
+    chosen = {seed: _least_accepting(candidates) for seed, candidates in by_seed.items()}
     counts = Counter(_difference(run.experiment.as_dict()["settings"], options) for run in chosen.values())
     texts = list(counts)
     if len(counts) > 1:
         texts = [f"{text} ({count} of {len(chosen)} seeds)" for text, count in counts.items()]
-    settings = {seed: {_settings_key(run) for run in found} for seed, found in sorted(by_seed.items())}
-    most = len(set().union(*settings.values()))
-    incomplete = [
-        f"seed {seed} chose among {len(found)} of {most} settings" for seed, found in settings.items() if len(found) < most
-    ]
+    counts_by_seed = {seed: len(set(map(_settings_key, candidates))) for seed, candidates in by_seed.items()}
+    most = len(set(map(_settings_key, runs)))
+    incomplete = [f"seed {seed} chose among {n} of {most} settings" for seed, n in counts_by_seed.items() if n < most]
     return Choice(chosen, "; ".join(texts), ", ".join(incomplete))
 
 
-def _can_choose(runs: Sequence[_Run]) -> bool:
+def _grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
+def _can_choose(runs: Sequence[RunOutcome]) -> bool:
     """Whether validation data can choose among the settings of these runs, or there is only one setting."""
     several = len({_settings_key(run) for run in runs}) > 1
     return not (several and any(isinstance(run, Result) and run.acceptance is None for run in runs))
 
 
-def _settings_key(run: _Run) -> str:
+def _settings_key(run: RunOutcome) -> str:
     return json.dumps(run.experiment.as_dict()["settings"], sort_keys=True)
 
 
 def _difference(content: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
-    """In words, the values by which a content differs from others; empty if all are the same.
-
-    >>> _difference({"steps": 100, "lr": 0.1}, [{"steps": 200, "lr": 0.1}])
-    'steps 100'
-    """
+    """In words, the values by which a content differs from others, as in "steps 100"; empty if all are the same."""
     contents = [content, *others]
     names = dict.fromkeys(name for each in contents for name in each)
     varying = [name for name in names if len({str(each.get(name)) for each in contents}) > 1]
@@ -209,11 +176,9 @@ class Cell:
     """A number of a table, as shares from 0 to 1.
 
     Attributes:
-        mean: over the seeds.
         error: the standard error over the seeds; None for one seed.
         best: whether no row that it is compared with has a better one, to the two decimals of percent that are printed;
             never if no other row has any. With several pi a row is compared within its block, else with all rows.
-        seeds: how many there are in it.
     """
 
     mean: float
@@ -223,21 +188,13 @@ class Cell:
 
     @classmethod
     def over(cls, seeds: Sequence[float]) -> "Cell":
-        """The cell of one number for each seed.
-
-        >>> Cell.over([0.25, 0.75]), Cell.over([0.5]).error
-        (Cell(mean=0.5, error=0.25, best=False, seeds=2), None)
-        """
+        """The cell of one number for each seed."""
         mean, error = mean_and_error(seeds)
         return cls(mean, None if math.isnan(error) else error, seeds=len(seeds))
 
     @property
     def percent(self) -> str:
-        """The mean as it is printed.
-
-        >>> Cell(0.1234, None).percent
-        '12.34'
-        """
+        """The mean as it is printed."""
         return f"{100 * self.mean:.2f}"
 
 
@@ -248,7 +205,6 @@ class TableRow:
     Attributes:
         block: the heading of its rows: "with P_in only", "with P_in and P_wild", or "π = 0.1".
         pi: the share of OOD in its wild data; None where there was none.
-        method: its name in the experiments.
         title: its title, with what differs where a method has several rows in a block.
         cells: for each OOD set (and AVERAGE, if there are several and all are there) a number for each metric: "fpr95" at
             the threshold of the ID test examples, "accepted" at the deployed one, calibrated on the holdout, "auroc".
@@ -273,19 +229,19 @@ class TableRow:
     incomplete: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, runs: Sequence[_Run], sets: Sequence[str], block: str, differs: str = "") -> "TableRow":
+    def of(cls, runs: Sequence[RunOutcome], sets: Sequence[str], block: str, differs: str = "") -> "TableRow":
         """The row of the runs of one method with one pi; `differs` is what tells it from other rows of the method."""
         first = runs[0].experiment
         results = [run for run in runs if isinstance(run, Result)]
         candidates = {name: [run for run in results if name in run.tests] for name in sets}
-        choices = {name: choose_settings(found) for name, found in candidates.items() if found}
+        choices = {name: choose_settings(tested) for name, tested in candidates.items() if tested}
         seeds = sorted({seed for choice in choices.values() for seed in choice.runs})
         by_seed = [{name: each.runs[seed] for name, each in choices.items() if seed in each.runs} for seed in seeds]
         cells = {name: _cells([[run.tests[name]] for run in choice.runs.values()]) for name, choice in choices.items()}
-        complete = [found for found in by_seed if len(found) == len(sets)]
+        complete = [by_set for by_set in by_seed if len(by_set) == len(sets)]
         if complete and len(sets) > 1:
-            cells[AVERAGE] = _cells([[run.tests[name] for name, run in found.items()] for found in complete])
-        accuracies = [_mean([run.accuracy for run in found.values()]) for found in by_seed]
+            cells[AVERAGE] = _cells([[run.tests[name] for name, run in by_set.items()] for by_set in complete])
+        accuracies = [_mean([run.accuracy for run in by_set.values()]) for by_set in by_seed]
         title = method_title(first.method)
         return cls(
             block=block,
@@ -297,14 +253,14 @@ class TableRow:
             seeds=min((len(choice.runs) for choice in choices.values()), default=0),
             settings={name: choice.settings for name, choice in choices.items() if choice.settings},
             failed=len(runs) - len(results),
-            runs=tuple(dict.fromkeys(run.experiment.name for found in by_seed for run in found.values())),
+            runs=tuple(dict.fromkeys(run.experiment.name for by_set in by_seed for run in by_set.values())),
             incomplete={name: choice.incomplete for name, choice in choices.items() if choice.incomplete},
         )
 
 
 def _cells(seeds: Sequence[Sequence[OodMetrics]]) -> dict[Metric, Cell]:
     """Each metric over seeds, each of them the mean over some OOD sets."""
-    return {metric: Cell.over([_mean([getattr(found, metric) for found in sets]) for sets in seeds]) for metric in ON_OOD}
+    return {metric: Cell.over([_mean([getattr(each, metric) for each in sets]) for sets in seeds]) for metric in ON_OOD}
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -313,29 +269,23 @@ def _mean(values: Sequence[float]) -> float:
 
 def _mark_best(rows: Sequence[TableRow]) -> list[TableRow]:
     """The rows with their best numbers marked, by the digits that are printed; ties are all marked."""
-    columns: dict[tuple[str, Metric], list[Cell]] = {}
+    columns: dict[tuple[str, Metric], list[float]] = {}
     for row in rows:
-        for name, found in row.cells.items():
-            for metric, cell in found.items():
-                columns.setdefault((name, metric), []).append(cell)
+        for name, metrics in row.cells.items():
+            for metric, cell in metrics.items():
+                columns.setdefault((name, metric), []).append(float(cell.percent))
         if row.accuracy is not None:
-            columns.setdefault(("", "accuracy"), []).append(row.accuracy)
-    best = {key: _BETTER[key[1]](float(cell.percent) for cell in cells) for key, cells in columns.items() if len(cells) > 1}
+            columns.setdefault(("", "accuracy"), []).append(float(row.accuracy.percent))
+    best = {key: _BETTER[key[1]](numbers) for key, numbers in columns.items() if len(numbers) > 1}
 
-    def marked(name: str, metric: Metric, cell: Cell) -> Cell:
+    def mark(name: str, metric: Metric, cell: Cell) -> Cell:
         return replace(cell, best=float(cell.percent) == best.get((name, metric)))
 
-    return [
-        replace(
-            row,
-            cells={
-                name: {metric: marked(name, metric, cell) for metric, cell in found.items()}
-                for name, found in row.cells.items()
-            },
-            accuracy=None if row.accuracy is None else marked("", "accuracy", row.accuracy),
-        )
-        for row in rows
-    ]
+    def mark_row(row: TableRow) -> TableRow:
+        cells = {name: {key: mark(name, key, cell) for key, cell in each.items()} for name, each in row.cells.items()}
+        return replace(row, cells=cells, accuracy=row.accuracy and mark("", "accuracy", row.accuracy))
+
+    return [mark_row(row) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -343,15 +293,11 @@ class ResultsTable:
     """A table of the paper's form.
 
     Attributes:
-        id: the ID set.
         stationary: whether each OOD set is tested on the runs that had it in the wild (Tables 1 and A1), or the wild OOD
             was another one (Tables 2 and A2).
         wild: the OOD set in the wild data, where it is the same for all; None if stationary.
-        protocol: of the runs.
         sets: the OOD sets, in the order of the columns.
         rows: in the order of the blocks.
-        model: the network's class.
-        start: the starting classifier.
         differs: what tells it from tables with the same ID set, wild data and protocol; empty if there are none.
         common: all that its runs have in common besides the wild data, by one name for each value.
         origins: a sentence for each difference in code or versions among its runs.
@@ -375,47 +321,30 @@ class ResultsTable:
 
         The released protocol measures acceptance at the threshold of the validation examples where the OOD set was in
         the wild (Tables 1 and A1), and at that of the ID test examples where another one was (Tables 2 and A2).
-
-        >>> ResultsTable("cifar10", True, None, "as_published", ("svhn",), ()).metrics
-        ('accepted', 'auroc')
         """
         return ("accepted" if self.stationary and self.protocol == "as_published" else "fpr95"), "auroc"
 
     def shown(self, row: TableRow, name: str) -> tuple[Cell | None, Cell | None]:
         """The two numbers of a row under an OOD set, or under AVERAGE; None where there is none."""
-        found, (first, second) = row.cells.get(name, {}), self.metrics
-        return found.get(first), found.get(second)
+        first, second = map(row.cells.get(name, {}).get, self.metrics)
+        return first, second
 
 
 def result_tables(results: Sequence[Result], failures: Sequence[Failure] = ()) -> list[ResultsTable]:
-    """The tables of some runs; for each ID set, those come first that were tested on what was in the wild.
-
-    >>> energy, metrics = Experiment("digits", ("digits",), method="energy"), OodMetrics(0.2, 0.01, 0.9, 0.9, 0.9, 0.1, 100)
-    >>> [table] = result_tables([Result(energy, {"digits": metrics}, 0.98, 0.05, 100)])
-    >>> table.rows[0].block, table.rows[0].title, table.rows[0].cells["digits"]["fpr95"]
-    ('with P_in only', 'energy', Cell(mean=0.2, error=None, best=False, seeds=1))
-    """
-    groups: dict[str, list[_Run]] = {}
-    runs: list[_Run] = [*results, *failures]
-    for run in runs:
-        groups.setdefault(json.dumps(_conditions(run.experiment)), []).append(run)
-    grouped = [(_table(found), json.loads(conditions)) for conditions, found in sorted(groups.items())]
+    """The tables of some runs; for each ID set, those come first that were tested on what was in the wild."""
+    runs: list[RunOutcome] = [*results, *failures]
+    groups = _grouped(runs, lambda run: json.dumps(_conditions(run.experiment)))
+    grouped = [(_table(alike), json.loads(conditions)) for conditions, alike in sorted(groups.items())]
     tables = []
     for table, conditions in grouped:
         alike = [other for each, other in grouped if _order(each) == _order(table)]
-        differs = [
-            f"{name} {'none' if conditions.get(name) is None else conditions[name]}" for name in _distinguishing(alike)
-        ]
-        tables.append(replace(table, differs=", ".join(differs)))
+        values = {name: "none" if conditions.get(name) is None else conditions[name] for name in _distinguishing(alike)}
+        tables.append(replace(table, differs=", ".join(f"{name} {value}" for name, value in values.items())))
     return sorted(tables, key=_order)
 
 
 def _distinguishing(contents: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Few names, the model first, whose values distinguish all contents: a title that listed all would be long.
-
-    >>> _distinguishing([{"keep": "best", "lr": 0.1, "model": "A"}, {"keep": "last", "lr": 0.2, "model": "B"}])
-    ['model']
-    """
+    """Few names, the model first, whose values distinguish all contents: a title that listed all would be long."""
     chosen: list[str] = []
 
     def distinct(names: Sequence[str]) -> int:
@@ -449,17 +378,17 @@ def _order(table: ResultsTable) -> tuple[str, bool, str, bool]:
     return table.id, not table.stationary, table.wild or "", table.protocol != "honest"
 
 
-def _table(runs: Sequence[_Run]) -> ResultsTable:
+def _table(runs: Sequence[RunOutcome]) -> ResultsTable:
     first = runs[0].experiment
     # A set on which every run failed is a column, too: without it, an average would seem complete.
     sets = tuple(sorted({name for run in runs for name in run.experiment.test}, key=set_order))
     several = len({run.experiment.pi for run in runs if run.experiment.uses_wild}) > 1
     groups = _rows(runs)
     rows = []
-    for (pi, method, *settings), found in sorted(groups.items()):
+    for (pi, method, *settings), of_row in sorted(groups.items()):
         block = ID_ONLY if pi == 0 else WITH_WILD if first.stationary and not several else f"π = {pi:g}"
         others = [_merged(other) for _, each, *other in groups if each == method]
-        rows.append(TableRow.of(found, sets, block, _difference(_merged(settings), others)))
+        rows.append(TableRow.of(of_row, sets, block, _difference(_merged(settings), others)))
     blocks = [[row for row in rows if row.block == block] for block in dict.fromkeys(row.block for row in rows)]
     return ResultsTable(
         id=first.id,
@@ -475,20 +404,18 @@ def _table(runs: Sequence[_Run]) -> ResultsTable:
     )
 
 
-def _rows(runs: Sequence[_Run]) -> dict[_RowKey, list[_Run]]:
+def _rows(runs: Sequence[RunOutcome]) -> dict[_RowKey, list[RunOutcome]]:
     """The runs of each row: by pi, method and schedule, and by settings where validation data cannot choose among them."""
-    by_method: dict[str, list[_Run]] = {}
-    for run in runs:
-        by_method.setdefault(run.experiment.method, []).append(run)
-    rows: dict[_RowKey, list[_Run]] = {}
-    for method, found in by_method.items():
-        chosen = _can_choose(found)
-        for run in found:
-            each = run.experiment
-            schedule, settings = json.dumps(each.as_dict().get("schedule", {})), "{}" if chosen else _settings_key(run)
-            key = each.pi if each.uses_wild else 0.0, method_order(method), schedule, settings
-            rows.setdefault(key, []).append(run)
-    return rows
+    by_method = _grouped(runs, lambda run: run.experiment.method)
+    can_choose = {method: _can_choose(of_method) for method, of_method in by_method.items()}
+
+    def key(run: RunOutcome) -> _RowKey:
+        each = run.experiment
+        schedule = json.dumps(each.as_dict().get("schedule", {}))
+        settings = "{}" if can_choose[each.method] else _settings_key(run)
+        return each.pi if each.uses_wild else 0.0, method_order(each.method), schedule, settings
+
+    return _grouped(runs, key)
 
 
 def _merged(texts: Sequence[str]) -> dict[str, Any]:
@@ -497,12 +424,7 @@ def _merged(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def origins(results: Sequence[Result]) -> tuple[str, ...]:
-    """Differences in code and versions among results, a sentence for each; empty where nothing is recorded.
-
-    >>> energy = Experiment("digits", ("digits",), method="energy")
-    >>> origins([Result(energy, {}, 0.9, 0.05, 100, about={"code": code}) for code in ("a1", "b2", "a1")])
-    ('The runs come from different code: a1 (2 runs), b2 (1 run)',)
-    """
+    """Differences in code and versions among results, a sentence for each; empty where nothing is recorded."""
     abouts = [result.about or {} for result in results]
     versions = [each if isinstance(each := about.get("versions"), Mapping) else {} for about in abouts]
     recorded = {"code": [about.get("code") for about in abouts]}
@@ -518,18 +440,12 @@ def origins(results: Sequence[Result]) -> tuple[str, ...]:
 
 
 def demo_summary(results: Sequence[Result]) -> dict[str, dict[str, tuple[float, float]]]:
-    """Mean and standard error over seeds of each metric on the one OOD set, by the title of each method.
-
-    >>> energy, metrics = Experiment("digits", ("digits",), method="energy"), OodMetrics(0.2, 0.01, 0.9, 0.9, 0.9, 0.1, 100)
-    >>> demo_summary([Result(energy, {"digits": metrics}, 0.98, 0.05, 100)] * 2)["energy"]["caught"]
-    (0.9, 0.0)
-    """
-    rows: dict[str, list[dict[str, float]]] = {}
-    for result in results:
-        rows.setdefault(demo_title(result.experiment.method), []).append(demo_metrics(result))
-    return {
-        method: {name: mean_and_error([row[name] for row in found]) for name in found[0]} for method, found in rows.items()
-    }
+    """Mean and standard error over seeds of each metric on the one OOD set, by the title of each method."""
+    summary = {}
+    for title, of_method in _grouped(results, lambda result: demo_title(result.experiment.method)).items():
+        rows = [demo_metrics(result) for result in of_method]
+        summary[title] = {name: mean_and_error([row[name] for row in rows]) for name in rows[0]}
+    return summary
 
 
 def demo_title(method: str) -> str:
