@@ -176,6 +176,7 @@ def outcome(run):
     return weights.read_bytes(), [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
 
 
+@pytest.mark.slow
 def test_csi_killed_in_each_stage_resumes_to_the_same_bits(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert begin(whole).wait() == 0

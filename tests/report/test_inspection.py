@@ -8,7 +8,7 @@ import torch
 
 import wildood
 from wildood.data.images import Images
-from wildood.detect.promise import Promise
+from wildood.detect.detector import Promise
 from wildood.evaluate.mixture import fpr_by_share, unknown_share
 from wildood.evaluate.thresholds import p_values
 from wildood.experiments.evaluation import Decisions

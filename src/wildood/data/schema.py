@@ -134,7 +134,7 @@ def _build(cls: Any, arguments: dict[str, Any], path: str) -> Any:
     try:
         return cls(**arguments)
     except ValueError as error:
-        raise SchemaError(f"{path or 'the whole'} is not valid: {error}") from error
+        raise SchemaError(f"{path or 'the whole'}: {error}") from error
 
 
 def _check_limits(value: Any, limits: Sequence[Any], path: str) -> Any:

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import platform
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -12,11 +13,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+import wildood
 from wildood.data.fingerprint import NOT_FRESH, SEEN_HOLDOUT, role_of, role_text
-from wildood.data.schema import Count
+from wildood.data.schema import Count, Rate
 from wildood.data.sources import Source
 from wildood.data.validation import unlabelled_source
-from wildood.detect.promise import NOT_COMPARED, Promise
 from wildood.errors import InputError
 from wildood.evaluate.mixture import UnknownShare, unknown_share
 from wildood.evaluate.thresholds import (
@@ -34,6 +35,7 @@ from wildood.settings import check_flag, check_path
 from wildood.train.history import Row
 
 UNKNOWN: Final = -1
+NOT_COMPARED: Final = "whether they were used in training could not be checked"
 Scores = npt.NDArray[np.float32]
 Classes = npt.NDArray[np.int64]
 _LOGGER = logging.getLogger("wildood")
@@ -73,6 +75,53 @@ class Example:
         if other.kind != self.kind:
             raise InputError(f"{name} holds {other.kind} values, expected {self.kind}: give the same type everywhere")
         return source
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What the threshold guarantees, and from how many examples.
+
+    Attributes:
+        alpha: the false-alarm rate.
+        examples: how many ID examples the threshold was computed from.
+        unseen: whether the caller says that they trained neither the starting classifier nor the detector.
+        confidence: the probability, over the draw of the holdout, with which the rate holds; None: it holds on average.
+        by_class: whether the rate holds among the examples of each predicted class.
+        caveat: what could not be checked about these examples, or what else must hold.
+
+    >>> print(Promise(alpha=0.05, examples=500, unseen=True))
+    false-alarm rate <= 5 % on average over holdouts, if the 500 holdout examples are unseen and future ID data has the same
+    distribution
+    >>> print(Promise(0.05, 500, unseen=True, confidence=0.95, by_class=True, caveat="the holdout was not compared"))
+    false-alarm rate <= 5 % in each predicted class with probability 95 %, if the 500 holdout examples are unseen and future
+    ID data has the same distribution; the holdout was not compared
+    """
+
+    alpha: Rate
+    examples: int
+    unseen: bool
+    confidence: Rate | None = None
+    by_class: bool = False
+    caveat: str = ""
+
+    @property
+    def assumption(self) -> str:
+        """What must be true for the promise to hold."""
+        return (
+            f"future ID data has the same distribution as the {self.examples} examples (is exchangeable with them), and "
+            "these trained neither the starting classifier nor the detector and chose nothing"
+        )
+
+    def __str__(self) -> str:
+        rate = f"{100 * self.alpha:g} %" + (" in each predicted class" if self.by_class else "")
+        if not self.unseen:
+            return (
+                f"no promise: the threshold aims at a false-alarm rate of {rate}, but the model may be trained on the "
+                f"{self.examples} examples that set it, so it may reject more fresh data: give an unseen holdout"
+            )
+        how = "on average over holdouts" if self.confidence is None else f"with probability {100 * self.confidence:g} %"
+        condition = f"if the {self.examples} holdout examples are unseen and future ID data has the same distribution"
+        return f"false-alarm rate <= {rate} {how}, {condition}" + (f"; {self.caveat}" if self.caveat else "")
 
 
 @dataclass(eq=False, repr=False)
@@ -355,3 +404,14 @@ def examples_of(holdout: Any) -> Any:
     ('x', 'x')
     """
     return holdout[0] if isinstance(holdout, tuple | list) and len(holdout) == 2 else holdout
+
+
+def versions() -> dict[str, str]:
+    """Of the libraries that made a detector."""
+    return {
+        "wildood": wildood.__version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "threads": str(torch.get_num_threads()),
+    }

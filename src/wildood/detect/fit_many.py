@@ -13,15 +13,15 @@ from wildood.data.sampling import generator, split
 from wildood.data.sources import Part, Source
 from wildood.data.validation import all_labels, labelled_and_holdout, labelled_source
 from wildood.data.wild import Wild, as_wild
-from wildood.detect.checks import check_run_dir, check_schedule, check_seed
 from wildood.detect.detector import Detector
 from wildood.detect.fit import fit
-from wildood.detect.split import ASIDE, check_overlap
+from wildood.detect.pretrain import check_schedule
+from wildood.detect.split import ASIDE, check_overlap, check_seed
 from wildood.errors import CheckpointError, InputError
 from wildood.evaluate.ranking import Candidate, Ranking, rank_candidates
 from wildood.evaluate.thresholds import check_alpha, confidence_text, examples_needed
 from wildood.methods.objective import Method
-from wildood.settings import check_choice, check_flag, quoted
+from wildood.settings import check_choice, check_flag, check_path, optional, quoted
 from wildood.train.checkpoint import RunDirectory
 from wildood.train.progress import logger, verbose_logging
 from wildood.train.selection import Keep
@@ -137,13 +137,14 @@ def fit_many(
         raise InputError("fit_many (--grid) keeps the best epoch of each method: leave out keep= (--keep)")
     if holdout is None:
         raise InputError("fit_many (--grid) chooses by unseen ID examples: give holdout=(x, y) (--holdout)")
-    seed, run, verbose = check_seed(seed), check_run_dir(run_dir), check_flag(verbose, "verbose")
+    seed, verbose = check_seed(seed), check_flag(verbose, "verbose")
+    run = optional(check_path)(run_dir, "run_dir")
     alphas = {method.alpha for method in methods} if settings.get("alpha") is None else {check_alpha(settings["alpha"])}
     if len(alphas) > 1:
         raise InputError(f"the methods have different alphas, {min(alphas)} to {max(alphas)}: give one, as in alpha=0.05")
     settings = {**settings, "alpha": check_alpha(alphas.pop())}
     for method in methods:  # now, not after the methods before it have trained
-        check_schedule(settings.get("schedule"), method.schedule(), looks=method.uses_wild)
+        check_schedule(settings.get("schedule"), method.schedule(), has_wild_aside=method.uses_wild)
     known, unseen = labelled_and_holdout(labelled, holdout)
     assert unseen is not None  # noqa: S101 - there is a holdout
     traffic: Wild = as_wild(wild)

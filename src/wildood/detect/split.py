@@ -16,6 +16,7 @@ from wildood.detect.detector import Example
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import confidence_text, examples_needed
 from wildood.methods.schedule import Schedule
+from wildood.settings import check_integer
 from wildood.train.progress import logger
 
 ASIDE = 0.1  # the share of wild data, and of labelled data without a holdout, that is not trained on
@@ -105,6 +106,11 @@ def split_for_fit(
         return parts.with_selection(alpha, confidence, seed, instead="keep='last' (--keep last)")
     check_holdout_size(len(unseen), alpha, confidence)
     return parts
+
+
+def check_seed(seed: Any, name: str = "seed") -> int:
+    """A seed: a whole number from 0 on."""
+    return check_integer(seed, name, "a whole number from 0 on", least=0, most=1 << 128)
 
 
 def subsample(source: Source, count: int, seed: int) -> Source:
@@ -229,10 +235,9 @@ def _warn_of_missing_classes(labelled: Source, holdout: Source | None) -> None:
     missing = np.setdiff1d(np.asarray(labelled.labels), np.asarray(holdout.labels))
     if len(missing):
         names = labelled.classes if isinstance(labelled, Images) and labelled.classes else ()
+        such = f"{len(missing)}, such as {names[missing[0]] if names else missing[0]}"
         logger.warning(
-            "classes of labelled that are not in the holdout: %d, such as %s; the promise is about data like the holdout",
-            len(missing),
-            names[missing[0]] if names else missing[0],
+            "classes of labelled that are not in the holdout: %s; the promise is about data like the holdout", such
         )
 
 

@@ -10,7 +10,7 @@ from dataclasses import Field, asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, Self, cast
 
-from wildood.detect.checks import check_rounds
+from wildood.detect.pretrain import check_rounds
 from wildood.errors import InputError
 from wildood.methods.objective import Method
 from wildood.methods.schedule import Schedule
@@ -143,13 +143,15 @@ class Experiment:
         elif self.schedule is None:
             object.__setattr__(self, "schedule", self._schedule(recipe))
         else:
-            check_rounds(self.schedule, looks=recipe.uses_wild and self.keep == "best" and self.protocol == "honest")
+            check_rounds(
+                self.schedule, has_wild_aside=recipe.uses_wild and self.keep == "best" and self.protocol == "honest"
+            )
         if self.start not in {"labelled", "all"}:
             object.__setattr__(self, "pretraining", None)
         elif self.pretraining is None:
             object.__setattr__(self, "pretraining", Schedule.pretraining())
         else:
-            check_rounds(self.pretraining, looks=False)
+            check_rounds(self.pretraining, has_wild_aside=False)
         self._check_values()
 
     def _check(self) -> None:

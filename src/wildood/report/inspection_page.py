@@ -11,8 +11,7 @@ from markupsafe import Markup
 from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.detect.bulk import json_number
-from wildood.detect.checks import versions
-from wildood.detect.detector import Detector
+from wildood.detect.detector import Detector, versions
 from wildood.evaluate.intervals import in_percent, percent_digits
 from wildood.evaluate.mixture import FprByShare
 from wildood.report import figures
