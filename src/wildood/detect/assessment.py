@@ -31,8 +31,7 @@ class Assessment:
         rejected: the share of these that the detector rejects.
         nothing_unknown: the p-value of the hypothesis that none of these is unknown.
         trained_on: how many wild examples of the training were scored; 0 where the start is deployed.
-        rejected_of_trained: the share of these that the detector rejects.
-        rejected_of_labelled: the share of some labelled examples that the detector rejects.
+        rejected_of_trained, rejected_of_labelled: the shares of such examples that the detector rejects.
 
     >>> assessment = Assessment(Comparison(0.9, 0.91, 0.01, 500, 25), True, "wild", 500, 0.09, 1e-3)
     >>> assessment.helped, assessment.warnings[0][:36]
@@ -115,11 +114,11 @@ def training_benefit(
     start: Classifier, trained: tuple[Classifier, Score], known: Source, aside: Source, alpha: float
 ) -> Comparison:
     """How much of the data set aside a trained detector accepts, compared with the energy score of the start."""
-    (known_before, before), (known_after, after) = (
-        [score_all(classifier, source, score)[0] for source in (known, aside)]
-        for classifier, score in ((start, EnergyScore()), trained)
-    )
-    return compare_acceptance((known_before, before), (known_after, after), alpha)
+
+    def scores(classifier: Classifier, score: Score) -> tuple[Any, Any]:
+        return score_all(classifier, known, score)[0], score_all(classifier, aside, score)[0]
+
+    return compare_acceptance(scores(start, EnergyScore()), scores(*trained), alpha)
 
 
 def assess(detector: Detector, data: FitSplit, benefit: Comparison | None, seed: int, *, start_kept: bool) -> Assessment:

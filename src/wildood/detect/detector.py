@@ -43,11 +43,7 @@ _LOGGER = logging.getLogger("wildood")
 
 @dataclass(frozen=True)
 class Example:
-    """The shape and the kind ("float", "uint8" or "integer") of a raw example. A detector refuses others.
-
-    >>> Example.of(unlabelled_source(np.zeros((5, 8, 8, 1), dtype=np.uint8), "x"))
-    Example(shape=(8, 8, 1), kind='uint8')
-    """
+    """The shape and the kind of a raw example. A detector refuses others."""
 
     shape: tuple[Count, ...]
     kind: Literal["float", "uint8", "integer"]
@@ -55,10 +51,10 @@ class Example:
     @classmethod
     def of(cls, source: Source) -> "Example":
         """That of the first example of a source."""
-        first = source.gather(torch.arange(1))[0]
+        (first,) = source.gather(torch.arange(1))[0]
         if first.is_floating_point():
-            return cls(tuple(first.shape[1:]), "float")
-        return cls(tuple(first.shape[1:]), "uint8" if first.dtype == torch.uint8 else "integer")
+            return cls(tuple(first.shape), "float")
+        return cls(tuple(first.shape), "uint8" if first.dtype == torch.uint8 else "integer")
 
     def blank(self, count: int) -> Tensor:
         """A batch of such examples, all zero."""
@@ -79,22 +75,19 @@ class Example:
 
 @dataclass(frozen=True)
 class Promise:
-    """What the threshold guarantees, and from how many examples.
+    """What the threshold guarantees about false alarms, and from how many examples.
 
     Attributes:
         alpha: the false-alarm rate.
         examples: how many ID examples the threshold was computed from.
         unseen: whether the caller says that they trained neither the starting classifier nor the detector.
-        confidence: the probability, over the draw of the holdout, with which the rate holds; None: it holds on average.
+        confidence: the probability, over the draw of the holdout, with which the rate holds; None: on average.
         by_class: whether the rate holds among the examples of each predicted class.
         caveat: what could not be checked about these examples, or what else must hold.
 
     >>> print(Promise(alpha=0.05, examples=500, unseen=True))
     false-alarm rate <= 5 % on average over holdouts, if the 500 holdout examples are unseen and future ID data has the same
     distribution
-    >>> print(Promise(0.05, 500, unseen=True, confidence=0.95, by_class=True, caveat="the holdout was not compared"))
-    false-alarm rate <= 5 % in each predicted class with probability 95 %, if the 500 holdout examples are unseen and future
-    ID data has the same distribution; the holdout was not compared
     """
 
     alpha: Rate
@@ -218,11 +211,7 @@ class Detector:
         """How much of this traffic is OOD, without labels: its scores are compared with those of the holdout.
 
         The traffic must be fresh and the holdout unseen (see `wildood.unknown_share`). Data that the detector was made from
-        is refused where it is recognised: as a whole, not in slices.
-
-        Args:
-            wild: unlabelled examples as they come in service.
-            confidence: of the lower bound.
+        is refused where it is recognised: as a whole, not in slices. `confidence` is that of the lower bound.
 
         >>> import wildood
         >>> x, model = np.random.default_rng(0).normal(size=(400, 1)).astype("float32"), torch.nn.Linear(1, 2)
@@ -230,10 +219,6 @@ class Detector:
         >>> detector = wildood.posthoc(model, wildood.EnergyScore(), holdout=x[:200])
         >>> print(detector.unknown_share(np.concatenate([x[200:], x[:50] - 9])))
         at least 14.6 % of the wild data is OOD at 95 % confidence (estimate 22.2 %, p = 1.5e-14; 200 ID and 250 wild scores)
-        >>> detector.unknown_share(x[:200])
-        Traceback (most recent call last):
-        wildood.errors.InputError: these examples set the detector's threshold, so they are no sample of what the detector
-        meets in service: give later traffic
         """
         source = self._source(wild)
         if role := role_of(self.record, source):
@@ -252,9 +237,7 @@ class Detector:
         by_class: bool | None = None,
         unseen: bool = True,
     ) -> "Detector":
-        """Set the threshold for a false-alarm rate of at most alpha; returns the detector itself.
-
-        Arguments that are not given stay as they were promised before, so that newer examples keep the promise.
+        """Set the threshold for a false-alarm rate of at most alpha; returns the detector itself. None keeps a setting.
 
         Args:
             holdout: ID examples `(x, y)` or `x`; labels are not used. None for the present holdout.
@@ -268,24 +251,24 @@ class Detector:
         """
         before = self.promise or Promise(0.05, 0, unseen=False)
         alpha = check_alpha(before.alpha if alpha is None else alpha)
-        surely = before.confidence
-        if confidence is not None:
+        if confidence is None:
+            confidence = before.confidence
+        else:
             average = isinstance(confidence, str) and confidence == "average"
-            surely = None if average else check_confidence(confidence)
+            confidence = None if average else check_confidence(confidence)
         by_class = before.by_class if by_class is None else check_flag(by_class, "by_class")
         unseen = check_flag(unseen, "unseen")
         if holdout is None:
             scores, classes = self._holdout()
-            promise = Promise(alpha, len(scores), before.unseen, surely, by_class, before.caveat)
+            promise = Promise(alpha, len(scores), before.unseen, confidence, by_class, before.caveat)
             return self._calibrate(scores, classes, promise)
         source = self._source(examples_of(holdout))
         if unseen:
-            self._refuse_used(source)
+            self._refuse_used(source)  # such examples can set a threshold, but guarantee nothing
         caveat = NOT_COMPARED if unseen else ""
-        return self.calibrate_on(source, Promise(alpha, len(source), unseen, surely, by_class, caveat))
+        return self.calibrate_on(source, Promise(alpha, len(source), unseen, confidence, by_class, caveat))
 
     def _refuse_used(self, source: Source) -> None:
-        """Refuse examples that the detector was made from: they can set a threshold, but guarantee nothing."""
         role = role_of(self.record, source)
         if role == "holdout" and "chosen_by" in self.record:
             raise InputError(
@@ -366,11 +349,7 @@ class Detector:
 
 
 def threshold_text(threshold: float, class_thresholds: npt.ArrayLike | None = None) -> str:
-    """A threshold, or the number and the range of the thresholds of predicted classes.
-
-    >>> threshold_text(-4.25), threshold_text(-4.25, [-5.0, -4.5, -3.0])
-    ('-4.25', 'one for each of 3 predicted classes, from -5 to -3')
-    """
+    """A threshold, or the number and the range of the thresholds of predicted classes."""
     if class_thresholds is None:
         return f"{threshold:.6g}"
     each = np.asarray(class_thresholds)
@@ -388,30 +367,17 @@ def _ties(scores: Scores, classes: Classes, promise: Promise) -> str:
 
 
 def warnings_of(record: Mapping[str, Any]) -> list[str]:
-    """The warnings in a detector's record: of its assessment, and of accuracy lost, uniform outputs and tied scores.
-
-    >>> warnings_of({"ties": "90 of the 100 holdout examples have the same score", "assessment": {"warnings": []}})
-    ['90 of the 100 holdout examples have the same score']
-    """
+    """The warnings in a detector's record: of its assessment, and of accuracy lost, uniform outputs and tied scores."""
     more = [record[name] for name in ("accuracy_lost", "uniform", "ties") if name in record]
     return [*record.get("assessment", {}).get("warnings", []), *more]
 
 
 def examples_of(holdout: Any) -> Any:
-    """The x of `(x, y)`, or x itself.
-
-    >>> examples_of(("x", "y")), examples_of("x")
-    ('x', 'x')
-    """
+    """The x of `(x, y)`, or x itself."""
     return holdout[0] if isinstance(holdout, tuple | list) and len(holdout) == 2 else holdout
 
 
 def versions() -> dict[str, str]:
-    """Of the libraries that made a detector."""
-    return {
-        "wildood": wildood.__version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "threads": str(torch.get_num_threads()),
-    }
+    """Of the libraries that made a detector, and the number of torch's threads."""
+    libraries = {"wildood": wildood.__version__, "torch": torch.__version__, "numpy": np.__version__}
+    return libraries | {"python": platform.python_version(), "threads": str(torch.get_num_threads())}

@@ -95,10 +95,8 @@ def split_for_fit(
     aside = outliers
     if outliers is None and trained_on is not None:
         trained_on, aside = split_wild(trained_on, keep, seed)
-        if keep == "best" and len(aside) < TOO_FEW:
-            logger.warning(
-                "only %d wild examples choose the epoch, so it is left to chance: give more wild data", len(aside)
-            )
+        if keep == "best" and (few := len(aside)) < TOO_FEW:
+            logger.warning("only %d wild examples choose the epoch, so it is left to chance: give more wild data", few)
     elif outliers is None and traffic is not None:
         aside = subsample(traffic.whole(seed), MOST_ASIDE, seed)
     parts = FitSplit(known, trained_on, aside, unseen, unseen, example, fingerprints, unlabelled, caveat)
@@ -121,12 +119,7 @@ def subsample(source: Source, count: int, seed: int) -> Source:
 
 
 def split_wild(traffic: Wild, keep: str, seed: int) -> tuple[Wild, Source]:
-    """Wild data to train on, and a tenth of it to choose by: more where that is less than `SELECTION_SIZE`.
-
-    >>> trained_on, aside = split_wild(as_wild(np.zeros((800, 2))), "best", seed=0)
-    >>> len(trained_on.pools[0]), len(aside)
-    (400, 400)
-    """
+    """Wild data to train on, and a tenth of it to choose by: more where that is less than `SELECTION_SIZE`."""
     share = max(ASIDE, min(0.5, SELECTION_SIZE / len(traffic.whole(seed)))) if keep == "best" else ASIDE
     return traffic.set_aside(share, seed)
 
@@ -172,9 +165,8 @@ def check_holdout_size(count: int, alpha: float, confidence: float | None, *, in
 
 def fingerprints_of(sources: Sources, *, labels: bool = True) -> dict[str, str]:
     """The fingerprints of what there is of these sources, for a record."""
-    return {
-        name: "+".join(each.fingerprint(labels=labels) for each in several) for name, several in sources.items() if several
-    }
+    present = {name: several for name, several in sources.items() if several}
+    return {name: "+".join(each.fingerprint(labels=labels) for each in several) for name, several in present.items()}
 
 
 def check_overlap(holdout: Source | None, others: Sources, *, allow_duplicates: bool = False) -> str:

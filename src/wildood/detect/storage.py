@@ -4,8 +4,9 @@ import copy
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from textwrap import shorten
 from typing import Annotated, Any, NotRequired, Required, TypedDict, TypeVar
@@ -107,12 +108,6 @@ class Record(TypedDict, total=False):
     versions: dict[str, str]
 
 
-class _FitRecord(TypedDict, total=False):
-    schedule: Required[dict[str, Any]]
-    seed: Required[int]
-    kept_epoch: Required[Count]
-
-
 class Description(TypedDict):
     """`detector.json`: everything about a detector but its tensors."""
 
@@ -150,13 +145,15 @@ def save_detector(detector: Detector, directory: Path) -> Path:
         raise InputError(f"{error}: {instead}") from error
     weights = dump_tensors(_tensors(detector))
     content = {"format": FORMAT, "weights": digest(weights), **_describe(detector)}
-    description = json.dumps({"digest": _digest(content), **content}, indent=1).encode()
+    description = json.dumps({"digest": _digest(content), **content}, indent=1, default=asdict).encode()
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory, waiting=f"another detector is being saved to {directory}: waiting for it"):
-        path, older = _weights_path(directory, digest(weights)), _older_weights(directory)
+        path = older = _weights_path(directory, digest(weights))
+        with suppress(DetectorFileError):  # there is no whole detector yet
+            older = _weights_path(directory, read_description(directory)["weights"])
         write_atomically(path, weights)
         write_atomically(directory / "detector.json", description)
-        if older is not None and older != path:
+        if older != path:
             older.unlink(missing_ok=True)
     return directory
 
@@ -170,19 +167,19 @@ def _tensors(detector: Detector) -> dict[str, Tensor]:
 
 
 def _describe(detector: Detector) -> dict[str, Any]:
-    model, spec, tap, head = (getattr(detector.classifier, name) for name in ("model", "spec", "tap", "head"))
-    class_thresholds, promise = detector.class_thresholds, detector.promise
+    model, head = detector.classifier.model, detector.classifier.head
+    each = detector.class_thresholds
     return {
         "model": describe_model(model) or {"class": type(model).__qualname__},
-        "input": None if spec is None else spec.to_dict(),
-        "tap": None if tap is None else vars(tap),
+        "input": detector.classifier.spec,
+        "tap": detector.classifier.tap,
         "head": None if head is None else {"name": type(head).__name__, **head.settings},
         "score": {"name": type(detector.scorer).__name__, "settings": detector.scorer.settings},
-        "example": vars(detector.example),
+        "example": detector.example,
         "threshold": float(detector.threshold).hex(),
         # Also among the tensors; here for those who read only the JSON.
-        "class_thresholds": None if class_thresholds is None else [float(each).hex() for each in class_thresholds],
-        "promise": None if promise is None else vars(promise),
+        "class_thresholds": None if each is None else [float(threshold).hex() for threshold in each],
+        "promise": detector.promise,
         "history": detector.history,
         "record": detector.record,
     }
@@ -211,8 +208,7 @@ def load(directory: str | Path, model: ModelOrBuilder = None) -> Detector:
         tensors = load_tensors(weights)
         _check_arrays(tensors)
         detector = _build(content, tensors, model, directory)
-        _check_promise(detector)
-        _check_class_thresholds(detector, content)
+        _check_promise(detector, content.get("class_thresholds"))
         if type(detector.classifier.model) in MODELS.values():  # a user's own model may refuse a blank example
             _try(detector)
     except (SchemaError, DamagedFileError) as error:
@@ -281,7 +277,8 @@ def _check_values(content: Description) -> None:
         raise SchemaError("class_thresholds is there, expected null, because nothing is promised by class")
     record, history = content["record"], content["history"]
     if "method" in record:
-        check(record, _FitRecord, "record")
+        if missing := [key for key in ("schedule", "seed", "kept_epoch") if key not in record]:
+            raise SchemaError(f"record.{missing[0]} is missing")
         kept = record["kept_epoch"]
         check(kept, Annotated[int, Limit(lambda row: row < len(history), "a row of history")], "record.kept_epoch")
         check(history[kept], _KeptRow, f"history[{kept}]")
@@ -300,8 +297,8 @@ def _check_arrays(tensors: dict[str, Tensor]) -> None:
             raise SchemaError(f"{name!r} is not known to this wildood")
 
 
-def _check_promise(detector: Detector) -> None:
-    """Refuse thresholds that are not those that the promise needs."""
+def _check_promise(detector: Detector, described: Sequence[str] | None = None) -> None:
+    """Refuse thresholds that are not those that the promise needs, or that detector.json describes otherwise."""
     promise, scores, classes = detector.promise, detector.holdout_scores, detector.holdout_classes
     if promise is None:
         return
@@ -322,10 +319,6 @@ def _check_promise(detector: Detector) -> None:
         raise SchemaError(f"the threshold is {detector.threshold:.6g}, but {needs}")
     if each is not None and not np.array_equal(np.asarray(needed), each):
         raise SchemaError("the thresholds of classes are not those that the promise needs")
-
-
-def _check_class_thresholds(detector: Detector, content: Description) -> None:
-    described, each = content.get("class_thresholds"), detector.class_thresholds
     if described and each is not None and [float.fromhex(text) for text in described] != each.tolist():
         raise SchemaError("the thresholds of classes in detector.json are not those in the weights")
 
@@ -453,17 +446,9 @@ def _first_line(error: Exception) -> str:
     return shorten(lines[1] if lines[0].endswith(":") and len(lines) > 1 else lines[0], 300, placeholder=" ...")
 
 
-def _older_weights(directory: Path) -> Path | None:
-    """The weights of the detector that is there already, if it is a whole one."""
-    try:
-        return _weights_path(directory, read_description(directory)["weights"])
-    except DetectorFileError:
-        return None
-
-
 def _weights_path(directory: Path, weights: str) -> Path:
     return directory / f"weights-{weights[:16]}.safetensors"
 
 
 def _digest(content: dict[str, Any]) -> str:
-    return digest(json.dumps(content, sort_keys=True).encode())
+    return digest(json.dumps(content, sort_keys=True, default=asdict).encode())
