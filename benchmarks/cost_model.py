@@ -23,10 +23,9 @@ import wildood
 from wildood.data.fingerprint import ARRAY_SAMPLE, ExampleHashes
 from wildood.data.sources import ArraySource
 from wildood.data.wild import MOST_ASIDE
-from wildood.detect.checks import copy_classifier
 from wildood.detect.split import ASIDE
 from wildood.methods.objective import Batch
-from wildood.models.classifier import Classifier, each_output
+from wildood.models.classifier import Classifier, copy_classifier, each_output
 from wildood.models.small import SmallCNN
 from wildood.train.lagrangian import AugmentedLagrangian
 from wildood.train.monitor import measure_start

@@ -13,10 +13,9 @@ from torch import nn
 
 import wildood
 from wildood.data.validation import labelled_source, unlabelled_source
-from wildood.detect.checks import copy_classifier
 from wildood.evaluate.metrics import accuracy, fpr_at_tpr
 from wildood.experiments.split import Split
-from wildood.models.classifier import Outputs, each_output
+from wildood.models.classifier import Outputs, copy_classifier, each_output
 from wildood.train.loop import Training
 from wildood.train.monitor import measure_start
 

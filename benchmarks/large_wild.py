@@ -23,9 +23,9 @@ from wildood import InputSpec, Woods
 from wildood.data.folders import open_images
 from wildood.data.validation import labelled_source
 from wildood.data.wild import WildPool
-from wildood.detect.checks import copy_classifier
 from wildood.methods.objective import Batch
 from wildood.methods.schedule import Schedule
+from wildood.models.classifier import copy_classifier
 from wildood.models.resnet import ResNet20
 from wildood.train.distributed import OneProcess
 from wildood.train.loop import Training

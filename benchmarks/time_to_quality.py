@@ -36,10 +36,9 @@ from wildood import Woods
 from wildood.data.files import write_atomically
 from wildood.data.validation import labelled_source, unlabelled_source
 from wildood.data.wild import WildMixture
-from wildood.detect.checks import copy_classifier
 from wildood.evaluate.metrics import accuracy, fpr_at_tpr
 from wildood.experiments.split import Split
-from wildood.models.classifier import Outputs, each_output
+from wildood.models.classifier import Outputs, copy_classifier, each_output
 from wildood.train.callbacks import Callback
 from wildood.train.loop import Training
 from wildood.train.monitor import full_constraints, measure_start

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import wildood
 from wildood.cli import fit as fit_command
 from wildood.data.wild import as_wild
-from wildood.detect.promise import Promise
+from wildood.detect.detector import Promise
 from wildood.detect.split import split_wild
 from wildood.models.small import MLP, SmallCNN
 

@@ -12,7 +12,7 @@ import pytest
 
 from wildood.cli.main import main
 from wildood.data.files import load_state
-from wildood.detect.promise import Promise
+from wildood.detect.detector import Promise
 from wildood.train.history import read_rows
 
 FIT = ["-m", "wildood", "fit", "--labelled", "labelled.npz", "--wild", "wild.npz", "--holdout", "holdout.npz"]

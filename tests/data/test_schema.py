@@ -98,7 +98,7 @@ WRONG = [
     ({"rate": 2}, Annotated[dict[str, Any], ArgumentsOf(Settings)] | None, "a.rate is 2, expected a number between 0 and 1"),
     ({"first": {"rate": 2}, "sizes": [], "by_name": {}}, Run, "a.first.rate is 2, expected a number between 0 and 1"),
     ({"first": {"rate": 0.5}, "sizes": [1, -1], "by_name": {}}, Run, "a.sizes[1] is -1, expected a whole number from 0 on"),
-    ({"first": {"rate": 0.5}, "sizes": [1] * 3, "by_name": {}}, Run, "a is not valid: give at most two sizes"),
+    ({"first": {"rate": 0.5}, "sizes": [1] * 3, "by_name": {}}, Run, "a: give at most two sizes"),
     ({"rate": 0.5, "other": 1}, Settings, "a.other is not known to this wildood"),
     ([], Settings | None, "a is [], expected an object or null"),
 ]

@@ -11,8 +11,7 @@ import torch
 import wildood
 from wildood.cli.show import described
 from wildood.data.wild import as_wild
-from wildood.detect.assessment import Assessment
-from wildood.detect.fit import _accuracy_lost
+from wildood.detect.assessment import Assessment, accuracy_lost
 from wildood.detect.split import split_wild
 from wildood.detect.storage import read_description
 from wildood.evaluate.selection import Comparison
@@ -191,7 +190,7 @@ def test_a_classifier_that_lost_its_accuracy_is_warned_of(useless, after, warned
     detector = copy.deepcopy(useless)
     detector.history = [{"epoch": 0, "accuracy": 0.96}, {"epoch": 1, "accuracy": after}]
     detector.record = {"kept_epoch": 1}
-    detector.record |= _accuracy_lost(detector, 200)
+    detector.record |= accuracy_lost(detector, 200)
     said = ["the classifier is right on 50.0 % of 200 examples set aside, the start on 96.0 %"]
     assert detector.warnings == (said if warned else [])
 

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import wildood
 from wildood.data.validation import labelled_source
-from wildood.detect.promise import Promise
+from wildood.detect.detector import Promise
 from wildood.detect.split import split_for_fit
 from wildood.evaluate.metrics import accuracy, fpr_at_tpr, rejection_rate
 from wildood.methods.objective import CrossEntropyObjective

@@ -9,7 +9,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 import wildood
 from wildood.data.images import Images
-from wildood.detect.promise import Promise
+from wildood.detect.detector import Promise
 from wildood.errors import InputError
 from wildood.evaluate.intervals import Share, fpr_interval, percentile_interval, resample
 from wildood.evaluate.metrics import fpr_at_tpr

@@ -10,9 +10,9 @@ import torch
 
 from wildood import UNKNOWN
 from wildood.data.files import locked
+from wildood.detect.detector import Promise
 from wildood.detect.fit import fit
 from wildood.detect.posthoc import posthoc
-from wildood.detect.promise import Promise
 from wildood.errors import InputError
 from wildood.evaluate.metrics import auroc, fpr_at_tpr
 from wildood.experiments import run as run_module

@@ -12,7 +12,7 @@ from torch import nn
 import wildood
 from wildood.data.files import load_state
 from wildood.data.sources import ArraySource
-from wildood.detect.promise import NOT_COMPARED, Promise
+from wildood.detect.detector import NOT_COMPARED, Promise
 from wildood.methods import csi
 from wildood.methods.csi import ContrastiveObjective, JointObjective, Lars, joint_labels, shifted, supervised_contrastive
 from wildood.methods.objective import Batch, Start, stages_of

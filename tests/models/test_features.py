@@ -144,9 +144,7 @@ def test_model_without_a_linear_is_refused_unless_a_submodule_is_named():
 
 @pytest.mark.parametrize("name", ["nonsense", "head.", "", "weight"])
 def test_name_of_no_submodule_is_refused(name):
-    with pytest.raises(
-        InputError, match=rf"the model has no submodule '{name}': give one of the names in model\.named_modules"
-    ):
+    with pytest.raises(InputError, match=rf"the model has no submodule '{name}'.*: name one that gives one vector"):
         find_tap(MLP(3, 4), torch.randn(2, 3), name)
 
 

@@ -9,7 +9,7 @@ import torch
 
 import wildood
 from wildood.data.images import Images
-from wildood.detect.promise import Promise
+from wildood.detect.detector import Promise
 from wildood.evaluate.intervals import in_percent, percent_digits
 from wildood.evaluate.mixture import fpr_by_share, unknown_share
 from wildood.evaluate.thresholds import p_values

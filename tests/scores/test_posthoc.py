@@ -10,9 +10,8 @@ from torch import nn
 import wildood
 from wildood.data.inputs import InputSpec
 from wildood.data.validation import labelled_source, unlabelled_source
-from wildood.detect.checks import copy_classifier
 from wildood.evaluate.metrics import auroc
-from wildood.models.classifier import Classifier, FeatureTap, Outputs, each_output, last_layer
+from wildood.models.classifier import Classifier, FeatureTap, Outputs, copy_classifier, each_output, last_layer
 from wildood.models.small import SmallCNN
 from wildood.scores import knn
 from wildood.scores.perturbation import perturb

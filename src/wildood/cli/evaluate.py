@@ -17,7 +17,8 @@ from wildood.cli.options import DATA_ROOT, named, parse
 from wildood.data.catalog import is_named_set
 from wildood.data.files import write_text
 from wildood.data.images import Images
-from wildood.detect.checks import check_seed, versions
+from wildood.detect.detector import versions
+from wildood.detect.split import check_seed
 from wildood.errors import InputError, as_utf8
 from wildood.experiments.evaluation import RESAMPLES, SetDecisions, measure
 from wildood.report.evaluation_page import (

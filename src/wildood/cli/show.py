@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,6 @@ from wildood.cli.main import say_named
 from wildood.cli.options import named, parse
 from wildood.data.inputs import InputSpec
 from wildood.detect.detector import threshold_text, warnings_of
-from wildood.detect.promise import Promise
 from wildood.detect.storage import Description, Record, read_description
 from wildood.report.page import settings_text
 
@@ -36,15 +35,14 @@ def run(words: Sequence[str]) -> None:
     options = parse(ShowOptions, "show", words)
     content = read_description(options.detector)
     if options.json:
-        sys.stdout.write(json.dumps(content, indent=2) + "\n")
+        sys.stdout.write(json.dumps(content, indent=2, default=asdict) + "\n")
     else:
         say_named(described(content), width=10)
 
 
 def described(content: Description) -> dict[str, str]:
     """The description as lines of text, each with its name."""
-    record, example = content["record"], content["example"]
-    promise = Promise(**content["promise"]) if content["promise"] else None
+    record, example, promise = content["record"], content["example"], content["promise"]
     by_class = content.get("class_thresholds")
     each = None if by_class is None else [float.fromhex(text) for text in by_class]
     threshold = threshold_text(float.fromhex(content["threshold"]), each)
@@ -52,7 +50,7 @@ def described(content: Description) -> dict[str, str]:
     return {
         **_warnings(record),
         "model": model,
-        "input": f"{example['kind']} examples of shape {tuple(example['shape'])}{_spec(content['input'])}",
+        "input": f"{example.kind} examples of shape {example.shape}{_spec(content['input'])}",
         "score": f"{content['score']['name']}{_bracketed(content['score']['settings'])}, higher = more OOD",
         "threshold": f"unknown above {threshold}" if each is None else f"{threshold}: unknown above that of its class",
         "promise": str(promise) if promise else "none: not calibrated",
@@ -94,8 +92,5 @@ def _bracketed(settings: dict[str, Any]) -> str:
     return f" ({text})" if text else ""
 
 
-def _spec(described: dict[str, Any] | None) -> str:
-    if described is None:
-        return ""
-    spec = InputSpec.from_dict(described)
-    return f", {spec.layout}, mean {spec.mean}, std {spec.std}"
+def _spec(spec: InputSpec | None) -> str:
+    return "" if spec is None else f", {spec.layout}, mean {spec.mean}, std {spec.std}"

@@ -8,6 +8,7 @@ import numpy as np
 
 from wildood.data.sources import Source
 from wildood.detect.detector import Detector
+from wildood.detect.split import FitSplit, subsample
 from wildood.evaluate.mixture import share_p_value
 from wildood.evaluate.selection import Comparison, compare_acceptance
 from wildood.models.classifier import Classifier
@@ -15,6 +16,7 @@ from wildood.scores.energy import EnergyScore
 from wildood.scores.score import Score, score_all
 
 CONFIDENCE = 0.95  # of the test that some example is unknown
+LABELLED_SAMPLE = 1000  # labelled examples, at most, that show whether the threshold rejects most of them
 
 
 @dataclass(frozen=True)
@@ -29,11 +31,10 @@ class Assessment:
         rejected: the share of these that the detector rejects.
         nothing_unknown: the p-value of the hypothesis that none of these is unknown.
         trained_on: how many wild examples of the training were scored; 0 where the start is deployed.
-        rejected_of_trained: the share of these that the detector rejects.
-        rejected_of_labelled: the share of some labelled examples that the detector rejects.
+        rejected_of_trained, rejected_of_labelled: the shares of such examples that the detector rejects.
 
-    >>> found = Assessment(Comparison(0.9, 0.91, 0.01, 500, 25), True, "wild", 500, 0.09, 1e-3)
-    >>> found.helped, found.warnings[0][:36]
+    >>> assessment = Assessment(Comparison(0.9, 0.91, 0.01, 500, 25), True, "wild", 500, 0.09, 1e-3)
+    >>> assessment.helped, assessment.warnings[0][:36]
     (False, 'training was not shown to help: of 5')
     """
 
@@ -113,38 +114,47 @@ def training_benefit(
     start: Classifier, trained: tuple[Classifier, Score], known: Source, aside: Source, alpha: float
 ) -> Comparison:
     """How much of the data set aside a trained detector accepts, compared with the energy score of the start."""
-    (known_before, before), (known_after, after) = (
-        [score_all(classifier, source, score)[0] for source in (known, aside)]
-        for classifier, score in ((start, EnergyScore()), trained)
-    )
-    return compare_acceptance((known_before, before), (known_after, after), alpha)
+
+    def scores(classifier: Classifier, score: Score) -> tuple[Any, Any]:
+        return score_all(classifier, known, score)[0], score_all(classifier, aside, score)[0]
+
+    return compare_acceptance(scores(start, EnergyScore()), scores(*trained), alpha)
 
 
-def assess(
-    detector: Detector,
-    aside: Source,
-    trained_on: Source | None,
-    labelled: Source,
-    benefit: Comparison | None,
-    *,
-    start_kept: bool,
-    examples: str = "wild",
-) -> Assessment:
+def assess(detector: Detector, data: FitSplit, benefit: Comparison | None, seed: int, *, start_kept: bool) -> Assessment:
     """Assess a calibrated detector on data set aside, and on some of the data that it was trained on."""
     assert detector.holdout_scores is not None  # noqa: S101 - calibrated
+    assert data.wild_aside is not None  # noqa: S101 - the caller has checked
 
-    def rejected(source: Source) -> float:
-        return float(np.mean(~detector.accepts(*detector.score_and_classify(source))))
+    def rejected(source: Source | None) -> float:
+        return 0.0 if source is None else float(np.mean(~detector.accepts(*detector.score_and_classify(source))))
 
+    aside, by_ood, trained_on = data.wild_aside, "ood" in data.fingerprints, None
+    if data.wild is not None and not start_kept and not by_ood:
+        trained_on = subsample(data.wild.whole(seed), len(aside), seed)
     scores, classes = detector.score_and_classify(aside)
     return Assessment(
         benefit,
         start_kept,
-        examples,
+        "OOD" if by_ood else "wild",
         aside=len(aside),
         rejected=float(np.mean(~detector.accepts(scores, classes))),
         nothing_unknown=share_p_value(detector.holdout_scores, scores),
         trained_on=0 if trained_on is None else len(trained_on),
-        rejected_of_trained=0.0 if trained_on is None else rejected(trained_on),
-        rejected_of_labelled=rejected(labelled),
+        rejected_of_trained=rejected(trained_on),
+        rejected_of_labelled=rejected(subsample(data.labelled, LABELLED_SAMPLE, seed)),
     )
+
+
+def accuracy_lost(detector: Detector, examples: int) -> dict[str, str]:
+    """For the record: whether the detector is less accurate on data set aside than the start, by more than chance."""
+    start, kept = detector.history[0], detector.history[detector.record["kept_epoch"]]
+    if "accuracy" not in start or "accuracy" not in kept:
+        return {}
+    lost, error = start["accuracy"] - kept["accuracy"], math.sqrt(start["accuracy"] * (1 - start["accuracy"]) / examples)
+    if lost <= 0.01 + 2 * error:
+        return {}
+    return {
+        "accuracy_lost": f"the classifier is right on {100 * kept['accuracy']:.1f} % of {examples} examples set aside, the "
+        f"start on {100 * start['accuracy']:.1f} %"
+    }

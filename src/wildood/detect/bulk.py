@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal
 
 from wildood.data.archives import Archive, Shard
 from wildood.data.files import digest, is_held, locked
-from wildood.data.schema import Count, SchemaError, parse
+from wildood.data.schema import Count, SchemaError, dump, parse
 from wildood.detect.detector import Detector
 from wildood.errors import InputError
 from wildood.train.progress import logger, progress_bar
@@ -38,18 +38,7 @@ class ShardScores:
 
 
 def score_shard(detector: Detector, shard: Shard, form: Format, threads: int = 1) -> ShardScores:
-    """One line per example: its file or number, score, decision and class; the first shard begins with the header.
-
-    >>> import numpy as np, torch, wildood
-    >>> from wildood.data.archives import ArrayShard
-    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
-    <...>
-    >>> x = np.random.default_rng(0).normal(size=(50, 2)).astype("float32")
-    >>> detector = wildood.posthoc(torch.nn.Linear(2, 3), wildood.EnergyScore(), holdout=x, alpha=0.1)
-    >>> print(score_shard(detector, ArrayShard(0, 1, rows=np.zeros((1, 2), "float32")), "csv").text)
-    example,score,decision,class
-    0,-1...,known,...
-    """
+    """One line per example: its file or number, score, decision and class; the first shard begins with the header."""
     examples, names, broken = shard.read(threads)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -79,36 +68,26 @@ def json_number(value: float) -> float | str:
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over shards: examples or files, lines of output, files left out because they cannot be read.
+    """Sums over shards: examples or files, lines of output, files left out because they cannot be read."""
 
-    >>> Totals(4096, 4095, 1) + Totals(3, 3)
-    Totals(count=4099, lines=4098, broken=1)
-    """
-
-    count: int = 0
-    lines: int = 0
-    broken: int = 0
+    count: Count = 0
+    lines: Count = 0
+    broken: Count = 0
 
     def __add__(self, other: "Totals") -> "Totals":
         return Totals(self.count + other.count, self.lines + other.lines, self.broken + other.broken)
 
 
-class _Header(TypedDict):
+@dataclass(frozen=True)
+class _Header(Totals):
     """The first line of a shard's file; its text follows."""
 
-    count: Count
-    lines: Count
-    broken: Count
-    fingerprint: str
-    digest: str
+    fingerprint: str = ""
+    digest: str = ""
 
 
 class ShardDirectory:
-    """FILE.part: the finished shards of FILE, one file each, and a record of what they were made from.
-
-    Attributes:
-        path: of the directory.
-    """
+    """FILE.part: the finished shards of FILE, one file each, and a record of what they were made from."""
 
     def __init__(self, output: Path) -> None:
         self.path = output.with_name(f"{output.name}.part")
@@ -132,7 +111,7 @@ class ShardDirectory:
         totals = Totals()
         for path in self._files():
             with path.open("rb") as file, suppress(SchemaError):
-                totals += _totals(parse(file.readline(), _Header))
+                totals += parse(file.readline(), _Header)
         return totals
 
     def finished(self, shard: Shard) -> Totals | None:
@@ -142,24 +121,18 @@ class ShardDirectory:
             header: _Header = parse(header_line, _Header)
         except (FileNotFoundError, SchemaError):
             return None
-        if header["digest"] != digest(text):
+        if header.digest != digest(text):
             return None
-        if (header["count"], header["fingerprint"]) != (shard.count, shard.fingerprint):
+        if (header.count, header.fingerprint) != (shard.count, shard.fingerprint):
             raise self._refuse("was begun with other examples than now")
         self._shards += 1
-        return _totals(header)
+        return header
 
     def write(self, shard: Shard, scores: ShardScores) -> None:
         """Write the file of a shard atomically; after this call it is on the disk."""
         text = scores.text.encode(errors="surrogateescape")  # names of files as the disk has them
-        header: _Header = {
-            "count": shard.count,
-            "lines": scores.lines,
-            "broken": len(scores.broken),
-            "fingerprint": shard.fingerprint,
-            "digest": digest(text),
-        }
-        self._write(self._file(shard), [json.dumps(header).encode(), b"\n", text])
+        header = _Header(shard.count, scores.lines, len(scores.broken), shard.fingerprint, digest(text))
+        self._write(self._file(shard), [dump(header), b"\n", text])
         self._shards += 1
 
     def join(self) -> None:
@@ -196,10 +169,6 @@ class ShardDirectory:
         return InputError(f"{self.path} {why}: remove it to begin anew, or give another --out")
 
 
-def _totals(header: _Header) -> Totals:
-    return Totals(header["count"], header["lines"], header["broken"])
-
-
 @contextmanager
 def shard_directory(output: Path, provenance: Mapping[str, str], *, skip_broken: bool = False) -> Iterator[ShardDirectory]:
     """The directory of a file's shards, which are joined into the file at the end of the block; an exception keeps them.
@@ -208,20 +177,6 @@ def shard_directory(output: Path, provenance: Mapping[str, str], *, skip_broken:
         output: the file.
         provenance: everything that decides its content, by names for messages; shards of another provenance are refused.
         skip_broken: allow finished shards that left out unreadable files.
-
-    >>> import tempfile
-    >>> shards = Shard(0, 1), Shard(1, 1)
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     file = Path(place) / "a.csv"
-    ...     with suppress(KeyboardInterrupt), shard_directory(file, {"letters": "latin"}) as directory:
-    ...         directory.write(shards[0], ShardScores("a", 1))
-    ...         raise KeyboardInterrupt
-    ...     with shard_directory(file, {"letters": "latin"}) as directory:
-    ...         print(file.exists(), directory.finished(shards[0]), directory.finished(shards[1]))
-    ...         directory.write(shards[1], ShardScores("b", 1))
-    ...     file.read_bytes(), len(list(Path(place).iterdir()))
-    False Totals(count=1, lines=1, broken=0) None
-    (b'ab', 1)
     """
     directory = ShardDirectory(output)
     path, lock = directory.path, directory.path / "lock"
@@ -253,14 +208,9 @@ Scorer = Callable[[Iterator[Shard]], Iterator[tuple[Shard, ShardScores]]]
 
 
 def score_archive(archive: Archive, scorer: Scorer, directory: ShardDirectory | None) -> Totals:
-    """Score the shards of an archive that are not finished.
+    """Score the shards of an archive that are not finished, into the directory or, without one, to standard output.
 
     Memory holds one shard, and those that the scorer takes ahead.
-
-    Args:
-        archive: the examples.
-        scorer: scores shards, in their order; it may take some shards ahead.
-        directory: where scored shards are kept; None to print them to standard output.
     """
     totals, unprinted = Totals(), ""
 

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import platform
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -12,11 +13,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+import wildood
 from wildood.data.fingerprint import NOT_FRESH, SEEN_HOLDOUT, role_of, role_text
-from wildood.data.schema import Count
+from wildood.data.schema import Count, Rate
 from wildood.data.sources import Source
 from wildood.data.validation import unlabelled_source
-from wildood.detect.promise import NOT_COMPARED, Promise
 from wildood.errors import InputError
 from wildood.evaluate.mixture import UnknownShare, unknown_share
 from wildood.evaluate.thresholds import (
@@ -34,6 +35,7 @@ from wildood.settings import check_flag, check_path
 from wildood.train.history import Row
 
 UNKNOWN: Final = -1
+NOT_COMPARED: Final = "whether they were used in training could not be checked"
 Scores = npt.NDArray[np.float32]
 Classes = npt.NDArray[np.int64]
 _LOGGER = logging.getLogger("wildood")
@@ -41,11 +43,7 @@ _LOGGER = logging.getLogger("wildood")
 
 @dataclass(frozen=True)
 class Example:
-    """The shape and the kind ("float", "uint8" or "integer") of a raw example. A detector refuses others.
-
-    >>> Example.of(unlabelled_source(np.zeros((5, 8, 8, 1), dtype=np.uint8), "x"))
-    Example(shape=(8, 8, 1), kind='uint8')
-    """
+    """The shape and the kind of a raw example. A detector refuses others."""
 
     shape: tuple[Count, ...]
     kind: Literal["float", "uint8", "integer"]
@@ -53,10 +51,10 @@ class Example:
     @classmethod
     def of(cls, source: Source) -> "Example":
         """That of the first example of a source."""
-        first = source.gather(torch.arange(1))[0]
+        (first,) = source.gather(torch.arange(1))[0]
         if first.is_floating_point():
-            return cls(tuple(first.shape[1:]), "float")
-        return cls(tuple(first.shape[1:]), "uint8" if first.dtype == torch.uint8 else "integer")
+            return cls(tuple(first.shape), "float")
+        return cls(tuple(first.shape), "uint8" if first.dtype == torch.uint8 else "integer")
 
     def blank(self, count: int) -> Tensor:
         """A batch of such examples, all zero."""
@@ -73,6 +71,50 @@ class Example:
         if other.kind != self.kind:
             raise InputError(f"{name} holds {other.kind} values, expected {self.kind}: give the same type everywhere")
         return source
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What the threshold guarantees about false alarms, and from how many examples.
+
+    Attributes:
+        alpha: the false-alarm rate.
+        examples: how many ID examples the threshold was computed from.
+        unseen: whether the caller says that they trained neither the starting classifier nor the detector.
+        confidence: the probability, over the draw of the holdout, with which the rate holds; None: on average.
+        by_class: whether the rate holds among the examples of each predicted class.
+        caveat: what could not be checked about these examples, or what else must hold.
+
+    >>> print(Promise(alpha=0.05, examples=500, unseen=True))
+    false-alarm rate <= 5 % on average over holdouts, if the 500 holdout examples are unseen and future ID data has the same
+    distribution
+    """
+
+    alpha: Rate
+    examples: int
+    unseen: bool
+    confidence: Rate | None = None
+    by_class: bool = False
+    caveat: str = ""
+
+    @property
+    def assumption(self) -> str:
+        """What must be true for the promise to hold."""
+        return (
+            f"future ID data has the same distribution as the {self.examples} examples (is exchangeable with them), and "
+            "these trained neither the starting classifier nor the detector and chose nothing"
+        )
+
+    def __str__(self) -> str:
+        rate = f"{100 * self.alpha:g} %" + (" in each predicted class" if self.by_class else "")
+        if not self.unseen:
+            return (
+                f"no promise: the threshold aims at a false-alarm rate of {rate}, but the model may be trained on the "
+                f"{self.examples} examples that set it, so it may reject more fresh data: give an unseen holdout"
+            )
+        how = "on average over holdouts" if self.confidence is None else f"with probability {100 * self.confidence:g} %"
+        condition = f"if the {self.examples} holdout examples are unseen and future ID data has the same distribution"
+        return f"false-alarm rate <= {rate} {how}, {condition}" + (f"; {self.caveat}" if self.caveat else "")
 
 
 @dataclass(eq=False, repr=False)
@@ -169,11 +211,7 @@ class Detector:
         """How much of this traffic is OOD, without labels: its scores are compared with those of the holdout.
 
         The traffic must be fresh and the holdout unseen (see `wildood.unknown_share`). Data that the detector was made from
-        is refused where it is recognised: as a whole, not in slices.
-
-        Args:
-            wild: unlabelled examples as they come in service.
-            confidence: of the lower bound.
+        is refused where it is recognised: as a whole, not in slices. `confidence` is that of the lower bound.
 
         >>> import wildood
         >>> x, model = np.random.default_rng(0).normal(size=(400, 1)).astype("float32"), torch.nn.Linear(1, 2)
@@ -181,10 +219,6 @@ class Detector:
         >>> detector = wildood.posthoc(model, wildood.EnergyScore(), holdout=x[:200])
         >>> print(detector.unknown_share(np.concatenate([x[200:], x[:50] - 9])))
         at least 14.6 % of the wild data is OOD at 95 % confidence (estimate 22.2 %, p = 1.5e-14; 200 ID and 250 wild scores)
-        >>> detector.unknown_share(x[:200])
-        Traceback (most recent call last):
-        wildood.errors.InputError: these examples set the detector's threshold, so they are no sample of what the detector
-        meets in service: give later traffic
         """
         source = self._source(wild)
         if role := role_of(self.record, source):
@@ -203,9 +237,7 @@ class Detector:
         by_class: bool | None = None,
         unseen: bool = True,
     ) -> "Detector":
-        """Set the threshold for a false-alarm rate of at most alpha; returns the detector itself.
-
-        Arguments that are not given stay as they were promised before, so that newer examples keep the promise.
+        """Set the threshold for a false-alarm rate of at most alpha; returns the detector itself. None keeps a setting.
 
         Args:
             holdout: ID examples `(x, y)` or `x`; labels are not used. None for the present holdout.
@@ -219,24 +251,24 @@ class Detector:
         """
         before = self.promise or Promise(0.05, 0, unseen=False)
         alpha = check_alpha(before.alpha if alpha is None else alpha)
-        surely = before.confidence
-        if confidence is not None:
+        if confidence is None:
+            confidence = before.confidence
+        else:
             average = isinstance(confidence, str) and confidence == "average"
-            surely = None if average else check_confidence(confidence)
+            confidence = None if average else check_confidence(confidence)
         by_class = before.by_class if by_class is None else check_flag(by_class, "by_class")
         unseen = check_flag(unseen, "unseen")
         if holdout is None:
             scores, classes = self._holdout()
-            promise = Promise(alpha, len(scores), before.unseen, surely, by_class, before.caveat)
+            promise = Promise(alpha, len(scores), before.unseen, confidence, by_class, before.caveat)
             return self._calibrate(scores, classes, promise)
         source = self._source(examples_of(holdout))
         if unseen:
-            self._refuse_used(source)
+            self._refuse_used(source)  # such examples can set a threshold, but guarantee nothing
         caveat = NOT_COMPARED if unseen else ""
-        return self.calibrate_on(source, Promise(alpha, len(source), unseen, surely, by_class, caveat))
+        return self.calibrate_on(source, Promise(alpha, len(source), unseen, confidence, by_class, caveat))
 
     def _refuse_used(self, source: Source) -> None:
-        """Refuse examples that the detector was made from: they can set a threshold, but guarantee nothing."""
         role = role_of(self.record, source)
         if role == "holdout" and "chosen_by" in self.record:
             raise InputError(
@@ -317,11 +349,7 @@ class Detector:
 
 
 def threshold_text(threshold: float, class_thresholds: npt.ArrayLike | None = None) -> str:
-    """A threshold, or the number and the range of the thresholds of predicted classes.
-
-    >>> threshold_text(-4.25), threshold_text(-4.25, [-5.0, -4.5, -3.0])
-    ('-4.25', 'one for each of 3 predicted classes, from -5 to -3')
-    """
+    """A threshold, or the number and the range of the thresholds of predicted classes."""
     if class_thresholds is None:
         return f"{threshold:.6g}"
     each = np.asarray(class_thresholds)
@@ -339,19 +367,17 @@ def _ties(scores: Scores, classes: Classes, promise: Promise) -> str:
 
 
 def warnings_of(record: Mapping[str, Any]) -> list[str]:
-    """The warnings in a detector's record: of its assessment, and of accuracy lost, uniform outputs and tied scores.
-
-    >>> warnings_of({"ties": "90 of the 100 holdout examples have the same score", "assessment": {"warnings": []}})
-    ['90 of the 100 holdout examples have the same score']
-    """
+    """The warnings in a detector's record: of its assessment, and of accuracy lost, uniform outputs and tied scores."""
     more = [record[name] for name in ("accuracy_lost", "uniform", "ties") if name in record]
     return [*record.get("assessment", {}).get("warnings", []), *more]
 
 
 def examples_of(holdout: Any) -> Any:
-    """The x of `(x, y)`, or x itself.
-
-    >>> examples_of(("x", "y")), examples_of("x")
-    ('x', 'x')
-    """
+    """The x of `(x, y)`, or x itself."""
     return holdout[0] if isinstance(holdout, tuple | list) and len(holdout) == 2 else holdout
+
+
+def versions() -> dict[str, str]:
+    """Of the libraries that made a detector, and the number of torch's threads."""
+    libraries = {"wildood": wildood.__version__, "torch": torch.__version__, "numpy": np.__version__}
+    return libraries | {"python": platform.python_version(), "threads": str(torch.get_num_threads())}

@@ -1,7 +1,6 @@
 """`fit`: a user's classifier and data in, a trained and calibrated detector out."""
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,37 +13,31 @@ from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.data.sampling import seeded
 from wildood.data.validation import all_labels, check_labels
-from wildood.detect.assessment import assess, training_benefit
-from wildood.detect.checks import (
-    check_augmentation,
-    check_run_dir,
-    check_schedule,
-    check_seed,
-    check_spec,
-    check_trainable,
-    copy_classifier,
-    run_record,
-    versions,
-)
-from wildood.detect.choose_score import choose_score
-from wildood.detect.detector import Detector
+from wildood.detect.assessment import accuracy_lost, assess, training_benefit
+from wildood.detect.detector import Detector, Promise, versions
 from wildood.detect.frozen import check_frozen, freeze, put_back
-from wildood.detect.posthoc import ACCURACY_SAMPLE, warn_of_accuracy
-from wildood.detect.promise import Promise
-from wildood.detect.split import FitSplit, split_for_fit, subsample
+from wildood.detect.posthoc import choose_score, warn_of_accuracy
+from wildood.detect.pretrain import check_augmentation, check_schedule, run_record
+from wildood.detect.split import FitSplit, check_seed, split_for_fit
 from wildood.errors import InputError
 from wildood.evaluate.selection import Comparison
 from wildood.evaluate.thresholds import check_alpha, check_confidence
 from wildood.methods.objective import Method, Objective, stages_of
 from wildood.methods.schedule import Schedule
 from wildood.methods.woods import Woods
-from wildood.models.classifier import Classifier
+from wildood.models.classifier import Classifier, check_spec, check_trainable, copy_classifier
 from wildood.scores.energy import EnergyScore
 from wildood.scores.score import Score
-from wildood.settings import check_callable, check_choice, check_flag, optional
+from wildood.settings import check_callable, check_choice, check_flag, check_path, optional
 from wildood.train.callbacks import AddColumns, Callback, OnEpoch
 from wildood.train.checkpoint import RunDirectory
-from wildood.train.distributed import broadcast, check_distributed, check_same_on_all_processes, this_process
+from wildood.train.distributed import (
+    broadcast,
+    check_distributed,
+    check_same_on_all_processes,
+    this_process,
+    training_device,
+)
 from wildood.train.history import Row
 from wildood.train.loop import train
 from wildood.train.monitor import Monitor, measure_start
@@ -79,39 +72,36 @@ def fit(
 
     Args:
         model: any module that maps a batch to logits (a tensor, or an output with `.logits`).
-        labelled: `(x, y)`, a dataset of pairs, or what `open_images` gives: ID examples with their classes.
-        wild: `x`, a dataset, or what `open_images` gives: unlabelled traffic, known and unknown mixed; or a `WildMixture`. A
-            method that trains without (`Godin`) chooses a setting of its score by it, if there is one to choose.
-        holdout: `(x, y)` that neither the model nor this fit has trained on. The promise rests on it: without it, a share of
-            `labelled` is set aside and nothing is promised.
-        method: what to train with; `Woods()` unless given.
-        schedule: how long and how fast; the method's own unless given (of one with several stages, that of the first).
-            "auto" ends by itself, when neither wild acceptance nor the constraints improve on data set aside.
-        alpha: the false-alarm rate of the deployed threshold; the method's unless given.
-        confidence: promise that rate with this probability over the draw of the holdout, instead of on average.
-        by_class: a threshold for each predicted class, so that no class bears all false alarms.
-        input: how uint8 images become model input; floats go in as they are without it.
-        features: the submodule whose output are the features, for methods that use them; found if not given.
-        frozen: train only the last layer and what the method adds, on features that are computed once and held in memory:
-            fast, and the rest of the model stays as it is.
-        keep: the "best" epoch by wild acceptance on data set aside (no OOD labels), or the start where no epoch is shown to
-            help; or the "last"; "as_published" is the
-            released choice: the whole holdout and `ood` choose, whatever it costs in accuracy, and nothing is promised.
-        ood: examples that are known to be OOD, if there are any: they choose the epoch in the place of wild data, and are
-            used for nothing else.
-        allow_duplicates: equal examples in the holdout and in training data are no leak, because inputs repeat by nature
-            (few distinct rows or token sequences). The promise then says how many are equal. Without it, more equal examples
-            than chance explains are refused.
-        run_dir: where to keep checkpoints and history; called again with the same arguments, a killed run goes on.
+        labelled: ID examples with their classes: `(x, y)`, a dataset of pairs, or the result of `open_images`.
+        wild: unlabelled traffic, known and unknown mixed: `x`, a dataset, the result of `open_images`, or a `WildMixture`. A
+            method that trains without it (`Godin`) uses it only to choose a setting of its score.
+        holdout: `(x, y)` that neither the model nor this fit has trained on. It calibrates the false-alarm rate. Without it,
+            a share of `labelled` is set aside, and the rate is not guaranteed.
+        method: what to train with; `Woods()` by default.
+        schedule: how long and how fast; by default the method's own (with several stages, that of the first). "auto" ends
+            when neither wild acceptance nor the constraints improve on data set aside.
+        alpha: the false-alarm rate of the deployed threshold; the method's by default.
+        confidence: guarantee that rate with this probability over the draw of the holdout, instead of on average.
+        by_class: a threshold for each predicted class, so that no class has all the false alarms.
+        input: how uint8 images become model input; without it, floats are used as they are.
+        features: the submodule whose output are the features, for methods that use them; by default the input of the last
+            Linear.
+        frozen: train only the last layer and what the method adds, on features that are computed once and kept in memory.
+        keep: "best": the epoch with the lowest wild acceptance on data set aside (no OOD labels), or the start where no
+            epoch is shown to help. "last": the last epoch. "as_published": the released choice, by the whole holdout and
+            `ood`, whatever it costs in accuracy; nothing is promised.
+        ood: known OOD examples. They choose the epoch in the place of wild data, and are used for nothing else.
+        allow_duplicates: accept equal examples in the holdout and in training data, because inputs repeat by nature (few
+            distinct rows or token sequences). The promise then says how many are equal. Without it, more equal examples than
+            chance explains are refused.
+        run_dir: directory for checkpoints and history. Call again with the same arguments to resume a killed run.
         seed: decides every random draw.
         verbose: show progress.
-        callbacks: what else to do while it trains: instances of `wildood.Callback`.
+        callbacks: instances of `wildood.Callback`, called while it trains.
         on_epoch: called with each row of the history; the short form of a callback.
 
-    Of several threads that call it, one trains at a time and the others wait: all share torch's random generator.
-
-    Called by every process that torchrun has started, it trains on all of them and gives the same detector to each; save it
-    in the first one only (docs/scale.md).
+    Threads that call it at the same time train one after the other, because they share torch's random generator. Processes
+    that torchrun has started train together, and each gets the same detector; save it in the first one only (docs/scale.md).
 
     >>> import numpy as np, wildood
     >>> from wildood.models.small import MLP
@@ -126,12 +116,14 @@ def fit(
     distribution
     """
     method = _checked_method(method)
-    _check_keep(keep, ood, holdout)
+    check_choice(keep, "keep", get_args(Keep))
+    if keep == "as_published" and (ood is None or holdout is None):
+        raise InputError("keep='as_published' chooses the epoch by known OOD examples: give ood=x and holdout=(x, y), too")
     flags = {"by_class": by_class, "frozen": frozen, "verbose": verbose, "allow_duplicates": allow_duplicates}
     by_class, frozen, verbose, allow_duplicates = (check_flag(value, name) for name, value in flags.items())
     settings = _Settings(
         method=method,
-        schedule=check_schedule(schedule, method.schedule(), looks=method.uses_wild and keep == "best"),
+        schedule=check_schedule(schedule, method.schedule(), has_wild_aside=method.uses_wild and keep == "best"),
         alpha=check_alpha(method.alpha if alpha is None else alpha),
         confidence=optional(check_confidence)(confidence),
         by_class=by_class,
@@ -139,7 +131,8 @@ def fit(
         keep=keep,
         seed=check_seed(seed),
     )
-    run_dir, callbacks = check_run_dir(run_dir), _checked_callbacks(callbacks)
+    run: Path | None = optional(check_path)(run_dir, "run_dir")
+    callbacks = _checked_callbacks(callbacks)
     on_epoch = optional(check_callable)(on_epoch, "on_epoch", {})
     check_spec(input)
     if frozen:
@@ -152,12 +145,16 @@ def fit(
         )  # fmt: skip
         uses_features = method.uses_features or frozen
         classifier, classes = copy_classifier(
-            model, data.labelled, input, features, uses_features=uses_features, trained=True
+            model, data.labelled, input, features, uses_features=uses_features, choose_device=training_device
         )
-        _check_network(classifier, classes, data, settings, "labelled" if holdout is None else "holdout")
+        if not frozen:  # then the last layer is trained, whatever requires a gradient
+            check_trainable(classifier)
+        check_augmentation(settings.schedule, data.example.shape)
+        for part in (data.selection, data.threshold):
+            check_labels(all_labels(part), "labelled" if holdout is None else "holdout", classes)
         names = labelled.classes if isinstance(labelled, Images) else ()
-        record = _run_record(classifier, data, settings, names, has_run_dir=run_dir is not None)
-        trained = _train(classifier, data, settings, record, run_dir, callbacks, on_epoch, has_wild=wild is not None)
+        record = _run_record(classifier, data, settings, names, has_run_dir=run is not None)
+        trained = _train(classifier, data, settings, record, run, callbacks, on_epoch, has_wild=wild is not None)
         deployed = _deploy(model, trained, settings)
         detector = Detector(
             deployed.classifier.eval(),
@@ -166,9 +163,11 @@ def fit(
             history=trained.history,
             record=record | deployed.record,
         )
-        unseen = holdout is not None and keep != "as_published"
-        _calibrate(detector, trained.data, settings, unseen=unseen)
-        _assess(detector, trained.data, deployed, settings)
+        _calibrate(detector, trained.data, settings, unseen=holdout is not None and keep != "as_published")
+        if method.uses_wild and trained.data.wild_aside is not None:
+            assessment = assess(detector, trained.data, deployed.benefit, settings.seed, start_kept=deployed.start_kept)
+            detector.record["assessment"] = assessment.record()
+        detector.record |= accuracy_lost(detector, len(trained.data.selection))
         _report(detector, keep)
     return detector
 
@@ -208,7 +207,6 @@ class _Deployed(NamedTuple):
 
 
 def _checked_method(method: Any) -> Method:
-    """The method that was given, `Woods()` where none was."""
     if isinstance(method, type) or not (method is None or hasattr(method, "objective")):
         raise InputError(f"method is {method if isinstance(method, type) else type(method)}: give one such as Woods()")
     checked: Method = Woods() if method is None else method
@@ -216,26 +214,9 @@ def _checked_method(method: Any) -> Method:
 
 
 def _checked_callbacks(callbacks: Any) -> list[Callback]:
-    """The callbacks that were given, each an instance of `Callback`."""
     if not isinstance(callbacks, list | tuple) or not all(isinstance(each, Callback) for each in callbacks):
         raise InputError("callbacks is not a list of callbacks: give instances of classes that derive from wildood.Callback")
     return list(callbacks)
-
-
-def _check_keep(keep: Any, ood: Any, holdout: Any) -> None:
-    """Refuse a choice of the epoch that is none, or that lacks what it chooses by."""
-    check_choice(keep, "keep", get_args(Keep))
-    if keep == "as_published" and (ood is None or holdout is None):
-        raise InputError("keep='as_published' chooses the epoch by known OOD examples: give ood=x and holdout=(x, y), too")
-
-
-def _check_network(classifier: Classifier, classes: int, data: FitSplit, settings: _Settings, holdout: str) -> None:
-    """Refuse a model that cannot be trained on this data."""
-    if not settings.frozen:  # then the last layer is trained, whatever requires a gradient
-        check_trainable(classifier)
-    check_augmentation(settings.schedule, data.example.shape)
-    for part in (data.selection, data.threshold):
-        check_labels(all_labels(part), holdout, classes)
 
 
 def _run_record(
@@ -254,8 +235,8 @@ def _run_record(
         seed=settings.seed,
         keep=settings.keep,
     )
-    besides = {"confidence": settings.confidence, "by_class": settings.by_class, "run_dir given": has_run_dir}
-    check_same_on_all_processes(record | besides)
+    more = {"confidence": settings.confidence, "by_class": settings.by_class, "run_dir given": has_run_dir}
+    check_same_on_all_processes(record | more)
     return record
 
 
@@ -334,8 +315,8 @@ def _deploy(model: nn.Module, trained: _Trained, settings: _Settings) -> _Deploy
     data, objective = trained.data, trained.objective
     aside = {"ood" if "ood" in data.fingerprints else "wild": data.wild_aside}
     candidates = objective.score.eval().candidates()
-    chosen = choose_score(candidates, trained.classifier, data.selection, settings.alpha, **aside)
-    any_choice = bool(chosen.record) or (settings.method.uses_wild and settings.keep != "last")
+    score, choice = choose_score(candidates, trained.classifier, data.selection, settings.alpha, **aside)
+    any_choice = bool(choice) or (settings.method.uses_wild and settings.keep != "last")
     if "ood" in data.fingerprints and not any_choice:
         logger.warning("ood has chosen nothing: there was no epoch and no setting to choose")
     holdout = {**data.fingerprints, **data.unlabelled}.get("holdout")
@@ -346,9 +327,9 @@ def _deploy(model: nn.Module, trained: _Trained, settings: _Settings) -> _Deploy
         "examples": data.unlabelled,
         **({"processes": this_process().world} if this_process().world > 1 else {}),
         **({"chosen_by": holdout} if holdout and any_choice else {}),
-        **({"chosen": chosen.record} if chosen.record else {}),
+        **({"chosen": choice} if choice else {}),
     }
-    deployed = _Deployed(trained.classifier, chosen.score, record)
+    deployed = _Deployed(trained.classifier, score, record)
     if not settings.method.uses_wild or data.wild_aside is None:
         return deployed
     return _trained_or_start(model, deployed, data, settings, qualified=trained.kept > 0)
@@ -375,50 +356,16 @@ def _trained_or_start(
 
 def _calibrate(detector: Detector, data: FitSplit, settings: _Settings, *, unseen: bool) -> None:
     """Set the threshold. If one for each class is impossible, set one for all: what was trained must not be lost."""
-    by_class = settings.by_class
-    promise = Promise(settings.alpha, len(data.threshold), unseen, settings.confidence, by_class, data.caveat)
+    examples = len(data.threshold)
+    promise = Promise(settings.alpha, examples, unseen, settings.confidence, settings.by_class, data.caveat)
     try:
         detector.calibrate_on(data.threshold, promise)
     except InputError as error:
-        if not by_class:
+        if not promise.by_class:
             raise
         logger.warning("by class was NOT done, one threshold is for all classes: %s", error)
         detector.calibrate_on(data.threshold, replace(promise, by_class=False))
         detector.record["not_by_class"] = str(error)
-
-
-def _assess(detector: Detector, data: FitSplit, deployed: _Deployed, settings: _Settings) -> None:
-    """Write what data set aside says of the detector into its record."""
-    aside, seed = data.wild_aside, settings.seed
-    if settings.method.uses_wild and aside is not None:
-        by_ood, trained_on = "ood" in data.fingerprints, None
-        if data.wild is not None and not deployed.start_kept and not by_ood:
-            trained_on = subsample(data.wild.whole(seed), len(aside), seed)
-        assessment = assess(
-            detector,
-            aside,
-            trained_on,
-            subsample(data.labelled, ACCURACY_SAMPLE, seed),
-            deployed.benefit,
-            start_kept=deployed.start_kept,
-            examples="OOD" if by_ood else "wild",
-        )
-        detector.record["assessment"] = assessment.record()
-    detector.record |= _accuracy_lost(detector, len(data.selection))
-
-
-def _accuracy_lost(detector: Detector, examples: int) -> dict[str, str]:
-    """For the record: whether the detector is less accurate on data set aside than the start, by more than chance."""
-    start, kept = detector.history[0], detector.history[detector.record["kept_epoch"]]
-    if "accuracy" not in start or "accuracy" not in kept:
-        return {}
-    lost, error = start["accuracy"] - kept["accuracy"], math.sqrt(start["accuracy"] * (1 - start["accuracy"]) / examples)
-    if lost <= 0.01 + 2 * error:
-        return {}
-    return {
-        "accuracy_lost": f"the classifier is right on {100 * kept['accuracy']:.1f} % of {examples} examples set aside, the "
-        f"start on {100 * start['accuracy']:.1f} %"
-    }
 
 
 def _report(detector: Detector, keep: Keep) -> None:

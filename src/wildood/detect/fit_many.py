@@ -13,15 +13,15 @@ from wildood.data.sampling import generator, split
 from wildood.data.sources import Part, Source
 from wildood.data.validation import all_labels, labelled_and_holdout, labelled_source
 from wildood.data.wild import Wild, as_wild
-from wildood.detect.checks import check_run_dir, check_schedule, check_seed
 from wildood.detect.detector import Detector
 from wildood.detect.fit import fit
-from wildood.detect.split import ASIDE, check_overlap
+from wildood.detect.pretrain import check_schedule
+from wildood.detect.split import ASIDE, check_overlap, check_seed
 from wildood.errors import CheckpointError, InputError
 from wildood.evaluate.ranking import Candidate, Ranking, rank_candidates
 from wildood.evaluate.thresholds import check_alpha, confidence_text, examples_needed
 from wildood.methods.objective import Method
-from wildood.settings import check_choice, check_flag, quoted
+from wildood.settings import check_choice, check_flag, check_path, optional, quoted
 from wildood.train.checkpoint import RunDirectory
 from wildood.train.progress import logger, verbose_logging
 from wildood.train.selection import Keep
@@ -80,13 +80,7 @@ def select(
 
 @dataclass(frozen=True)
 class Fits:
-    """The result of `fit_many`.
-
-    Attributes:
-        best: the detector to deploy.
-        detectors: all of them, by name.
-        ranking: their order, and how sure it is.
-    """
+    """The result of `fit_many`: the detector to deploy, all of them by name, and their ranking."""
 
     best: Detector
     detectors: dict[str, Detector]
@@ -110,26 +104,18 @@ def fit_many(
     A third of the holdout and a tenth of the wild data rank the detectors; `fit` gets the rest. Another third of the holdout
     chooses the epoch of each, and the last third sets the thresholds, so that the promise of the best holds.
 
-    Args:
-        model: as for `fit`.
-        labelled: ID examples with their classes.
-        wild: wild data.
-        holdout: unseen `(x, y)`.
-        methods: such as `[Woods(), OutlierExposure(0.5)]`.
-        run_dir: has a directory for each method; one of other methods is refused.
-        seed: decides every random draw; the same for all.
-        verbose: show progress.
-        settings: further arguments of `fit`.
+    `methods` is a list such as `[Woods(), OutlierExposure(0.5)]`; all other arguments are those of `fit`. `run_dir` gets a
+    directory for each method.
 
     >>> import numpy as np, wildood
     >>> from wildood.models.small import MLP
     >>> rng = np.random.default_rng(0)
     >>> x, y = rng.normal(size=(300, 2)).astype("float32"), rng.integers(0, 2, 300)
-    >>> made = fit_many(
+    >>> fits = fit_many(
     ...     MLP(2, 2), (x, y), x[:200] + 1, (x[:100] + 0.5, y[:100]), methods=[wildood.Woods(), wildood.OutlierExposure()],
     ...     schedule=wildood.Schedule(steps=3), verbose=False,
     ... )
-    >>> sorted(made.detectors)
+    >>> sorted(fits.detectors)
     ['OutlierExposure', 'Woods']
     """
     names = _names(methods)
@@ -137,13 +123,14 @@ def fit_many(
         raise InputError("fit_many (--grid) keeps the best epoch of each method: leave out keep= (--keep)")
     if holdout is None:
         raise InputError("fit_many (--grid) chooses by unseen ID examples: give holdout=(x, y) (--holdout)")
-    seed, run, verbose = check_seed(seed), check_run_dir(run_dir), check_flag(verbose, "verbose")
+    seed, verbose = check_seed(seed), check_flag(verbose, "verbose")
+    run = optional(check_path)(run_dir, "run_dir")
     alphas = {method.alpha for method in methods} if settings.get("alpha") is None else {check_alpha(settings["alpha"])}
     if len(alphas) > 1:
         raise InputError(f"the methods have different alphas, {min(alphas)} to {max(alphas)}: give one, as in alpha=0.05")
     settings = {**settings, "alpha": check_alpha(alphas.pop())}
     for method in methods:  # now, not after the methods before it have trained
-        check_schedule(settings.get("schedule"), method.schedule(), looks=method.uses_wild)
+        check_schedule(settings.get("schedule"), method.schedule(), has_wild_aside=method.uses_wild)
     known, unseen = labelled_and_holdout(labelled, holdout)
     assert unseen is not None  # noqa: S101 - there is a holdout
     traffic: Wild = as_wild(wild)
@@ -180,20 +167,19 @@ def split_for_ranking(traffic: Wild, seed: int) -> tuple[Wild, Source]:
 def _check_thirds(count: int, alpha: float, confidence: float | None) -> None:
     """Refuse a holdout of which a third is too small to rank, to choose, or to set a threshold."""
     needed = examples_needed(alpha, confidence)
-    in_all = next(total for total in itertools.count(3 * needed) if min(_thirds(total)) >= needed)
+
+    def smallest_part(total: int) -> int:
+        ranking = round(RANKING * total)
+        half = round(0.5 * (total - ranking))
+        return min(ranking, total - ranking - half, half)
+
+    in_all = next(total for total in itertools.count(3 * needed) if smallest_part(total) >= needed)
     if count < in_all:
         raise InputError(
             f"the holdout has {count} examples, of which a third ranks, a third chooses each method's epoch and a third "
             f"sets the thresholds; a false-alarm rate of {alpha}{confidence_text(confidence)} needs {needed} in each: give "
             f"{in_all} in all, or a larger alpha (--alpha)"
         )
-
-
-def _thirds(total: int) -> tuple[int, int, int]:
-    """How many examples rank, choose and set the threshold."""
-    ranking = round(RANKING * total)
-    half = round(0.5 * (total - ranking))
-    return ranking, total - ranking - half, half
 
 
 def _check_owner(run: Path, names: Sequence[str]) -> None:

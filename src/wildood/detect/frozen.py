@@ -31,12 +31,7 @@ def check_frozen(method: Method, schedule: Schedule) -> None:
 
 
 def head_of(classifier: Classifier, some: Tensor) -> Classifier:
-    """The classifier's last layer, as a classifier of features; tried on some raw examples.
-
-    >>> whole = Classifier(nn.Sequential(nn.Linear(2, 5), nn.Linear(5, 3)), tap=FeatureTap("1", side="input"))
-    >>> head_of(whole, torch.ones(4, 2))(torch.ones(4, 5)).logits.shape
-    torch.Size([4, 3])
-    """
+    """The classifier's last layer, as a classifier of features; tried on some raw examples."""
     last_layer(classifier, some)  # refuses a model whose last Linear does not make the logits
     layer = _last(classifier)
     own = {id(parameter) for parameter in layer.parameters()}
@@ -61,13 +56,13 @@ def freeze(classifier: Classifier, data: FitSplit, schedule: Schedule, seed: int
     def unlabelled(source: Source) -> ArraySource:
         return ArraySource(features_of(classifier, source))
 
-    seen = data._replace(
+    computed = data._replace(
         labelled=labelled(data.labelled),
         wild=_wild([unlabelled(subsample(pool, most, seed)) for pool in pools], data.wild),
         wild_aside=None if data.wild_aside is None else unlabelled(data.wild_aside),
         selection=labelled(data.selection),
     )
-    return head, seen
+    return head, computed
 
 
 def put_back(head: Classifier, classifier: Classifier, *, tapped: bool) -> None:
@@ -79,22 +74,17 @@ def put_back(head: Classifier, classifier: Classifier, *, tapped: bool) -> None:
 
 
 def features_of(classifier: Classifier, source: Source) -> Features:
-    """The features of every example, batch by batch into one array: nothing is held twice.
-
-    >>> classifier = Classifier(nn.Linear(2, 3), tap=FeatureTap("", side="output"))
-    >>> features_of(classifier, ArraySource(np.zeros((5, 2)))).shape
-    (5, 3)
-    """
-    made, done = np.empty((0, 0), np.float32), 0
+    """The features of every example, batch by batch into one array, so that none is in memory twice."""
+    features, done = np.empty((0, 0), np.float32), 0
     with evaluating(classifier), progress_bar(len(source), 0, "features", "examples") as bar:
         for raw, _ in raw_batches(source):
             batch = classifier.features(classifier.prepare(raw)).cpu().numpy()
             if done == 0:
-                made = np.empty((len(source), batch.shape[1]), np.float32)
-            made[done : done + len(batch)] = batch
+                features = np.empty((len(source), batch.shape[1]), np.float32)
+            features[done : done + len(batch)] = batch
             done += len(batch)
             bar.at(done)
-    return made
+    return features
 
 
 def _last(classifier: Classifier) -> nn.Module:

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -11,22 +12,34 @@ from wildood.data.inputs import InputSpec
 from wildood.data.sources import Source
 from wildood.data.validation import all_labels, check_labels, labelled_source, unlabelled_source
 from wildood.data.wild import as_wild
-from wildood.detect.checks import check_seed, check_spec, copy_classifier, model_fingerprint, versions
-from wildood.detect.choose_score import choose_score
-from wildood.detect.detector import Detector, Example, examples_of
-from wildood.detect.promise import NOT_COMPARED, Promise
+from wildood.detect.detector import NOT_COMPARED, Detector, Example, Promise, examples_of, versions
 from wildood.detect.split import (
     check_holdout_size,
     check_overlap,
+    check_seed,
     fingerprints_of,
     halve_holdout,
     split_labelled,
     subsample,
 )
 from wildood.errors import InputError
-from wildood.evaluate.thresholds import check_alpha, check_confidence, examples_needed
-from wildood.models.classifier import Classifier, each_output, evaluating, forward_all
-from wildood.scores.score import Score
+from wildood.evaluate.metrics import fpr_at_tpr
+from wildood.evaluate.thresholds import (
+    check_alpha,
+    check_confidence,
+    check_finite,
+    conformal_threshold,
+    examples_needed,
+)
+from wildood.models.classifier import (
+    Classifier,
+    check_spec,
+    copy_classifier,
+    each_output,
+    model_fingerprint,
+)
+from wildood.scores.perturbation import PerturbedScore
+from wildood.scores.score import Score, score_all
 from wildood.settings import check_flag, optional
 from wildood.train.progress import logger
 
@@ -67,7 +80,8 @@ def posthoc(
         confidence: guarantee that rate with this probability over the draw of the holdout, instead of on average.
         by_class: a threshold for each predicted class, so that no class has all the false alarms.
         input: how uint8 images become model input; without it, floats are used as they are.
-        features: the submodule whose output are the features, for scores that use them; found if not given.
+        features: the submodule whose output are the features, for scores that use them; by default the input of the last
+            Linear.
         allow_duplicates: equal examples in the holdout and in `labelled` are no leak, because inputs repeat by nature.
         seed: decides which half of the holdout chooses.
 
@@ -114,12 +128,12 @@ def posthoc(
     else:
         check_holdout_size(len(calibration), alpha, confidence)
         selection = calibration
-    chosen = choose_score(candidates, classifier, selection, alpha, wild_sample, outliers)
+    best, choice = choose_score(candidates, classifier, selection, alpha, wild_sample, outliers)
     record: dict[str, Any] = {
         "data": fingerprints_of(used, labels=False),
         "score": type(score).__name__,
-        "settings": chosen.score.settings,
-        "chosen": chosen.record,
+        "settings": best.settings,
+        "chosen": choice,
         "model": model_fingerprint(classifier.model),
         "versions": versions(),
     }
@@ -128,22 +142,62 @@ def posthoc(
         record["uniform"] = uniform
     if len(candidates) > 1 and unseen is not None:
         record["chosen_by"] = unseen.fingerprint(labels=False)
-    detector = Detector(classifier.eval(), chosen.score, example, record=record)
+    detector = Detector(classifier.eval(), best, example, record=record)
     promise = Promise(alpha, len(calibration), unseen is not None, confidence, by_class, "; ".join(caveats))
     return detector.calibrate_on(calibration, promise)
 
 
-def warn_of_accuracy(accuracy: float, name: str) -> None:
-    """Warn that a model which is wrong on most examples is no classifier to start from.
+def choose_score(
+    candidates: Sequence[Score],
+    classifier: Classifier,
+    selection: Source,
+    alpha: float,
+    wild: Source | None = None,
+    ood: Source | None = None,
+) -> tuple[Score, dict[str, Any]]:
+    """The candidate with the lowest criterion, the first of equal ones, and how it was chosen, as JSON-ready data.
 
-    >>> warn_of_accuracy(0.9, "labelled")
+    The criterion is, by what is given:
+
+    - `ood`: the share of it accepted when 1 - alpha of ID is. It needs OOD labels.
+    - `wild`: the share of it accepted at the candidate's own ID threshold (the paper's Appendix C).
+    - neither: the mean score of ID examples, as in Generalized ODIN. It can only compare sizes of a step on the input.
     """
+    if len(candidates) == 1:
+        return candidates[0], {}
+    settings = candidates[0].settings
+    varying = [name for name in settings if len({str(each.settings[name]) for each in candidates}) > 1]
+    if wild is None and ood is None and (varying != ["epsilon"] or not isinstance(candidates[0], PerturbedScore)):
+        raise InputError(
+            f"{type(candidates[0]).__name__}: {varying[0]} cannot be chosen on ID data alone: give it, or wild= to choose by"
+        )
+
+    def criterion(candidate: Score) -> float:
+        known, _ = score_all(classifier, selection, candidate)
+        check_finite(known)
+        if ood is not None:
+            return fpr_at_tpr(known, score_all(classifier, ood, candidate)[0], 1 - alpha)
+        if wild is not None:
+            return float(np.mean(score_all(classifier, wild, candidate)[0] <= conformal_threshold(known, alpha)))
+        return float(np.mean(known))
+
+    values = [criterion(candidate) for candidate in candidates]
+    tried = [
+        {**{name: candidate.settings[name] for name in varying}, "criterion": value}
+        for candidate, value in zip(candidates, values, strict=True)
+    ]
+    by = "OOD labels" if ood is not None else "wild acceptance" if wild is not None else "mean score of ID"
+    return candidates[int(np.argmin(values))], {"by": by, "tried": tried}
+
+
+def warn_of_accuracy(accuracy: float, name: str) -> None:
+    """Warn that a model which is wrong on most examples is no classifier to start from."""
     if accuracy < 0.5:
+        right = f"{100 * accuracy:.0f} % of {name}"
         logger.warning(
-            "the model is right on only %.0f %% of %s: start from a trained one (pretrain makes one; --weights on the "
-            "command line), and check the labels and the scaling of the inputs",
-            100 * accuracy,
-            name,
+            "the model is right on only %s: start from a trained one (pretrain makes one; --weights on the command line), "
+            "and check the labels and the scaling of the inputs",
+            right,
         )
 
 
@@ -178,12 +232,9 @@ def _warn_if_untrained(classifier: Classifier, example: Example, data: dict[str,
             known.gather(torch.arange(1))  # a dataset's labels are checked as they are read
         except InputError:
             continue
-        some, correct = subsample(known, ACCURACY_SAMPLE, seed), 0
-        with evaluating(classifier):
-            for outputs, labels in forward_all(classifier, some):
-                assert labels is not None  # noqa: S101 - labelled
-                correct += int((outputs.logits.argmax(1) == labels).sum())
-        warn_of_accuracy(correct / len(some), name)
+        some = subsample(known, ACCURACY_SAMPLE, seed)
+        predicted = each_output(classifier, some, lambda outputs: outputs.logits.argmax(1))
+        warn_of_accuracy(float((predicted == all_labels(some)).double().mean()), name)
         return
 
 

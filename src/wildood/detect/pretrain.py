@@ -1,5 +1,7 @@
-"""`pretrain`: a classifier and labelled data in, a trained classifier out."""
+"""`pretrain`: a classifier and labelled data in, a trained classifier out; and the checks that `fit` makes, too."""
 
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,26 +12,25 @@ from wildood.data.inputs import InputSpec
 from wildood.data.sampling import seeded
 from wildood.data.sources import Source
 from wildood.data.validation import all_labels, check_labels, labelled_and_holdout
-from wildood.detect.checks import (
-    check_augmentation,
-    check_run_dir,
-    check_schedule,
-    check_seed,
+from wildood.detect.detector import Example
+from wildood.detect.split import check_seed, subsample
+from wildood.errors import InputError
+from wildood.evaluate.binomial import binomial_cdf
+from wildood.methods.objective import CrossEntropyObjective
+from wildood.methods.schedule import IN_ROUNDS, Schedule
+from wildood.models.classifier import (
+    Classifier,
     check_spec,
     check_trainable,
     copy_classifier,
-    run_record,
+    evaluating,
+    forward_all,
+    model_fingerprint,
 )
-from wildood.detect.detector import Example
-from wildood.detect.split import subsample
-from wildood.evaluate.binomial import binomial_cdf
-from wildood.methods.objective import CrossEntropyObjective
-from wildood.methods.schedule import Schedule
-from wildood.models.classifier import Classifier, evaluating, forward_all
-from wildood.settings import check_callable, check_flag, optional
+from wildood.settings import check_callable, check_flag, check_path, optional, quoted
 from wildood.train.callbacks import OnEpoch
 from wildood.train.checkpoint import RunDirectory
-from wildood.train.distributed import check_distributed, check_same_on_all_processes
+from wildood.train.distributed import check_distributed, check_same_on_all_processes, training_device
 from wildood.train.loop import train
 from wildood.train.monitor import Monitor
 from wildood.train.progress import logger, verbose_logging
@@ -60,7 +61,7 @@ def pretrain(
         labelled: `(x, y)` or a dataset of pairs. Leave some examples out: a detector needs a holdout that its classifier was
             not trained on.
         holdout: `(x, y)` to show the accuracy on after each epoch; it chooses nothing and stays unseen.
-        schedule: how long and how fast; `Schedule.pretraining()`, the recipe of the paper, unless given.
+        schedule: how long and how fast; `Schedule.pretraining()`, the recipe of the paper, by default.
         input: how uint8 images become model input; without it, floats are used as they are.
         run_dir: directory for checkpoints and history. Call again with the same arguments to resume a killed run.
         seed: decides every random draw.
@@ -82,10 +83,7 @@ def pretrain(
 
 
 class TrainedClassifier(NamedTuple):
-    """A trained classifier, in evaluation mode, with its accuracy on so many examples.
-
-    The examples are the holdout or, without one, at most `ACCURACY_SAMPLE` of the labelled data.
-    """
+    """A trained model, in evaluation mode, and its accuracy on the holdout or, without one, on some labelled examples."""
 
     model: nn.Module
     accuracy: float
@@ -106,13 +104,13 @@ def train_classifier(
 ) -> TrainedClassifier:
     """`pretrain`, with the accuracy of the result."""
     check_spec(spec)
-    schedule = check_schedule(schedule, Schedule.pretraining(), looks=False)
-    seed, run_dir, on_epoch = check_seed(seed), check_run_dir(run_dir), optional(check_callable)(on_epoch, "on_epoch", {})
-    verbose = check_flag(verbose, "verbose")
+    schedule = check_schedule(schedule, Schedule.pretraining(), has_wild_aside=False)
+    seed, path = check_seed(seed), optional(check_path)(run_dir, "run_dir")
+    on_epoch, verbose = optional(check_callable)(on_epoch, "on_epoch", {}), check_flag(verbose, "verbose")
     with verbose_logging(verbose=verbose), seeded(seed, "pretrain"), torch.inference_mode(mode=False):
         known, unseen = labelled_and_holdout(labelled, holdout)
         example = Example.of(known)
-        classifier, classes = copy_classifier(model, known, spec, None, uses_features=False, trained=True)
+        classifier, classes = copy_classifier(model, known, spec, None, uses_features=False, choose_device=training_device)
         check_trainable(classifier)
         for name, source in (("labelled", known), ("holdout", unseen)):
             if source is not None:
@@ -122,10 +120,9 @@ def train_classifier(
         check_distributed(schedule)
         record = run_record(classifier, schedule, {"labelled": known.fingerprint()}, seed=seed)
         watched = {"data.holdout": None if unseen is None else unseen.fingerprint()}
-        check_same_on_all_processes({**record, **watched, "run_dir given": run_dir is not None})
-        run = None if run_dir is None else RunDirectory(run_dir, record)
-        monitor = None if unseen is None else Monitor(unseen, None, alpha=0.05)
-        select = None if monitor is None else SelectEpoch(monitor, "last")
+        check_same_on_all_processes({**record, **watched, "run_dir given": path is not None})
+        run = None if path is None else RunDirectory(path, record)
+        select = None if unseen is None else SelectEpoch(Monitor(unseen, None, alpha=0.05), "last")
         train(objective, known, None, schedule, seed, select=select, run=run, on_epoch=on_epoch)
         name, measured_on = (
             ("labelled", subsample(known, ACCURACY_SAMPLE, seed)) if unseen is None else ("the holdout", unseen)
@@ -145,12 +142,53 @@ def _accuracy(classifier: Classifier, source: Source, name: str) -> float:
     only_correct, only_frequent = int((correct & ~is_frequent).sum()), int((~correct & is_frequent).sum())
     if binomial_cdf(only_frequent, only_correct + only_frequent, 0.5) > SIGNIFICANCE:
         better = "no better than" if accuracy <= frequent else f"on {len(source)} examples not shown to be better than"
-        logger.warning(
-            "the classifier is right on %.1f %% of %s, %s always answering the most frequent class (%.1f %%): train longer "
-            "(--epochs), change the learning rate (--lr), or check the labels and the scaling of the inputs",
-            100 * accuracy,
-            name,
-            better,
-            100 * frequent,
+        text = (
+            f"the classifier is right on {100 * accuracy:.1f} % of {name}, {better} always answering the most frequent "
+            f"class ({100 * frequent:.1f} %): train longer (--epochs), change the learning rate (--lr), or check the labels "
+            "and the scaling of the inputs"
         )
+        logger.warning("%s", text)
     return accuracy
+
+
+def check_schedule(schedule: Any, own: Schedule, *, has_wild_aside: bool) -> Schedule:
+    """The schedule: for None the method's own, for "auto" its own in rounds."""
+    if schedule is None or (isinstance(schedule, str) and schedule == "auto"):
+        schedule = own if schedule is None else replace(own, **IN_ROUNDS)
+    if not isinstance(schedule, Schedule):
+        raise InputError(f"schedule is {quoted(schedule)}: give 'auto' or a Schedule, such as Schedule(steps=100)")
+    check_rounds(schedule, has_wild_aside=has_wild_aside)
+    return schedule
+
+
+def check_rounds(schedule: Schedule, *, has_wild_aside: bool) -> None:
+    """Refuse a schedule in rounds where no wild data is scored between them."""
+    if schedule.rounds is not None and not has_wild_aside:
+        raise InputError(
+            "a schedule in rounds stops early by wild data set aside, but there is none: give a method that uses wild data "
+            "and keep='best' (--keep best), or a number of steps or epochs: Schedule(steps=100) (--steps 100)"
+        )
+
+
+def check_augmentation(schedule: Schedule, shape: tuple[int, ...]) -> None:
+    """Refuse augmentation of examples that are no images."""
+    if schedule.augment and len(shape) != 3:
+        raise InputError(
+            f"the schedule's augment is for images, but an example has shape {shape}: give "
+            "Schedule.pretraining(augment=False) in Python, --augment False on the command line"
+        )
+
+
+def run_record(classifier: Classifier, schedule: Schedule, data: dict[str, str], **settings: Any) -> dict[str, Any]:
+    """What identifies a run, as JSON would give it back."""
+    spec, tap = classifier.spec, classifier.tap
+    record = {
+        **settings,
+        "schedule": asdict(schedule),
+        "input": None if spec is None else spec.to_dict(),
+        "data": data,
+        "model": model_fingerprint(classifier.model),
+        "features": None if tap is None else asdict(tap),
+    }
+    restored: dict[str, Any] = json.loads(json.dumps(record))
+    return restored

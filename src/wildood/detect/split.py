@@ -16,6 +16,7 @@ from wildood.detect.detector import Example
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import confidence_text, examples_needed
 from wildood.methods.schedule import Schedule
+from wildood.settings import check_integer
 from wildood.train.progress import logger
 
 ASIDE = 0.1  # the share of wild data, and of labelled data without a holdout, that is not trained on
@@ -94,10 +95,8 @@ def split_for_fit(
     aside = outliers
     if outliers is None and trained_on is not None:
         trained_on, aside = split_wild(trained_on, keep, seed)
-        if keep == "best" and len(aside) < TOO_FEW:
-            logger.warning(
-                "only %d wild examples choose the epoch, so it is left to chance: give more wild data", len(aside)
-            )
+        if keep == "best" and (few := len(aside)) < TOO_FEW:
+            logger.warning("only %d wild examples choose the epoch, so it is left to chance: give more wild data", few)
     elif outliers is None and traffic is not None:
         aside = subsample(traffic.whole(seed), MOST_ASIDE, seed)
     parts = FitSplit(known, trained_on, aside, unseen, unseen, example, fingerprints, unlabelled, caveat)
@@ -105,6 +104,11 @@ def split_for_fit(
         return parts.with_selection(alpha, confidence, seed, instead="keep='last' (--keep last)")
     check_holdout_size(len(unseen), alpha, confidence)
     return parts
+
+
+def check_seed(seed: Any, name: str = "seed") -> int:
+    """A seed: a whole number from 0 on."""
+    return check_integer(seed, name, "a whole number from 0 on", least=0, most=1 << 128)
 
 
 def subsample(source: Source, count: int, seed: int) -> Source:
@@ -115,12 +119,7 @@ def subsample(source: Source, count: int, seed: int) -> Source:
 
 
 def split_wild(traffic: Wild, keep: str, seed: int) -> tuple[Wild, Source]:
-    """Wild data to train on, and a tenth of it to choose by: more where that is less than `SELECTION_SIZE`.
-
-    >>> trained_on, aside = split_wild(as_wild(np.zeros((800, 2))), "best", seed=0)
-    >>> len(trained_on.pools[0]), len(aside)
-    (400, 400)
-    """
+    """Wild data to train on, and a tenth of it to choose by: more where that is less than `SELECTION_SIZE`."""
     share = max(ASIDE, min(0.5, SELECTION_SIZE / len(traffic.whole(seed)))) if keep == "best" else ASIDE
     return traffic.set_aside(share, seed)
 
@@ -166,9 +165,8 @@ def check_holdout_size(count: int, alpha: float, confidence: float | None, *, in
 
 def fingerprints_of(sources: Sources, *, labels: bool = True) -> dict[str, str]:
     """The fingerprints of what there is of these sources, for a record."""
-    return {
-        name: "+".join(each.fingerprint(labels=labels) for each in several) for name, several in sources.items() if several
-    }
+    present = {name: several for name, several in sources.items() if several}
+    return {name: "+".join(each.fingerprint(labels=labels) for each in several) for name, several in present.items()}
 
 
 def check_overlap(holdout: Source | None, others: Sources, *, allow_duplicates: bool = False) -> str:
@@ -229,10 +227,9 @@ def _warn_of_missing_classes(labelled: Source, holdout: Source | None) -> None:
     missing = np.setdiff1d(np.asarray(labelled.labels), np.asarray(holdout.labels))
     if len(missing):
         names = labelled.classes if isinstance(labelled, Images) and labelled.classes else ()
+        such = f"{len(missing)}, such as {names[missing[0]] if names else missing[0]}"
         logger.warning(
-            "classes of labelled that are not in the holdout: %d, such as %s; the promise is about data like the holdout",
-            len(missing),
-            names[missing[0]] if names else missing[0],
+            "classes of labelled that are not in the holdout: %s; the promise is about data like the holdout", such
         )
 
 

@@ -4,7 +4,9 @@ import copy
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from textwrap import shorten
 from typing import Annotated, Any, NotRequired, Required, TypedDict, TypeVar
@@ -15,15 +17,14 @@ from torch import Tensor, nn
 
 from wildood.data.files import DamagedFileError, digest, dump_tensors, load_tensors, locked, write_atomically
 from wildood.data.inputs import InputSpec
-from wildood.data.schema import ArgumentsOf, Count, Limit, Rate, SchemaError, check, check_arguments, parse
-from wildood.detect.detector import Detector, Example
-from wildood.detect.promise import Promise
+from wildood.data.schema import Count, Limit, SchemaError, check, check_arguments, parse
+from wildood.detect.detector import Detector, Example, Promise
 from wildood.errors import DetectorFileError, InputError
 from wildood.evaluate.thresholds import conformal_threshold, thresholds_by_class
 from wildood.models.classifier import Classifier, plain_name, uncompiled
 from wildood.models.features import FeatureTap
 from wildood.models.heads import HEADS
-from wildood.models.shipped import MODELS, build_model, describe_model
+from wildood.models.shipped import MODELS, describe_model
 from wildood.scores.score import Score
 from wildood.scores.shipped import SCORES
 from wildood.settings import check_path
@@ -56,10 +57,11 @@ Sha256 = Annotated[str, Limit(lambda text: re.fullmatch("[0-9a-f]{64}", text) is
 _Model = TypedDict("_Model", {"name": NotRequired[str], "settings": NotRequired[dict[str, Any]], "class": NotRequired[str]})
 
 
-class _Head(TypedDict):
-    name: NotRequired[str]
+@dataclass(frozen=True)
+class _Head:
     features: Count
     classes: Count
+    name: str = "DeConfHead"  # which had no name while it was the only one
 
 
 class _Score(TypedDict):
@@ -106,12 +108,6 @@ class Record(TypedDict, total=False):
     versions: dict[str, str]
 
 
-class _FitRecord(TypedDict, total=False):
-    schedule: Required[dict[str, Any]]
-    seed: Required[int]
-    kept_epoch: Required[Count]
-
-
 class Description(TypedDict):
     """`detector.json`: everything about a detector but its tensors."""
 
@@ -119,14 +115,14 @@ class Description(TypedDict):
     format: int
     weights: Sha256
     model: _Model
-    input: Annotated[dict[str, Any], ArgumentsOf(InputSpec)] | None
-    tap: Annotated[dict[str, Any], ArgumentsOf(FeatureTap)] | None
+    input: InputSpec | None
+    tap: FeatureTap | None
     head: NotRequired[_Head | None]
     score: _Score
-    example: Annotated[dict[str, Any], ArgumentsOf(Example)]
+    example: Example
     threshold: Hex
     class_thresholds: NotRequired[Annotated[list[Hex], Limit(bool, "a list of at least one")] | None]
-    promise: Annotated[dict[str, Any], ArgumentsOf(Promise)] | None
+    promise: Promise | None
     history: list[dict[str, float]]
     record: Record
 
@@ -137,27 +133,27 @@ def save_detector(detector: Detector, directory: Path) -> Path:
     Threads and processes that save to one directory at the same time wait for each other.
     """
     detector = copy.copy(detector)  # as it is at this moment: another thread may calibrate it
-    if SCORES.get(type(detector.scorer).__name__) is not type(detector.scorer):
-        raise DetectorFileError(
-            f"the score {type(detector.scorer).__name__} is not one of wildood's: it could not be loaded"
-        )
+    score = type(detector.scorer)
+    if SCORES.get(score.__name__) is not score:
+        raise DetectorFileError(f"the score {score.__name__} is not one of wildood's: it could not be loaded")
     if directory.exists() and not directory.is_dir():
         raise DetectorFileError(f"{directory} is a file: give a directory to save to")
     try:
         _check_promise(detector)
     except SchemaError as error:
-        raise InputError(
-            f"{error}: call detector.calibrate(alpha=...), or promise nothing with detector.promise = None"
-        ) from error
+        instead = "call detector.calibrate(alpha=...), or promise nothing with detector.promise = None"
+        raise InputError(f"{error}: {instead}") from error
     weights = dump_tensors(_tensors(detector))
     content = {"format": FORMAT, "weights": digest(weights), **_describe(detector)}
-    description = json.dumps({"digest": _digest(content), **content}, indent=1).encode()
+    description = json.dumps({"digest": _digest(content), **content}, indent=1, default=asdict).encode()
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory, waiting=f"another detector is being saved to {directory}: waiting for it"):
-        path, older = _weights_path(directory, digest(weights)), _older_weights(directory)
+        path = older = _weights_path(directory, digest(weights))
+        with suppress(DetectorFileError):  # there is no whole detector yet
+            older = _weights_path(directory, read_description(directory)["weights"])
         write_atomically(path, weights)
         write_atomically(directory / "detector.json", description)
-        if older is not None and older != path:
+        if older != path:
             older.unlink(missing_ok=True)
     return directory
 
@@ -171,19 +167,19 @@ def _tensors(detector: Detector) -> dict[str, Tensor]:
 
 
 def _describe(detector: Detector) -> dict[str, Any]:
-    model, spec, tap, head = (getattr(detector.classifier, name) for name in ("model", "spec", "tap", "head"))
-    class_thresholds, promise = detector.class_thresholds, detector.promise
+    model, head = detector.classifier.model, detector.classifier.head
+    each = detector.class_thresholds
     return {
         "model": describe_model(model) or {"class": type(model).__qualname__},
-        "input": None if spec is None else spec.to_dict(),
-        "tap": None if tap is None else vars(tap),
+        "input": detector.classifier.spec,
+        "tap": detector.classifier.tap,
         "head": None if head is None else {"name": type(head).__name__, **head.settings},
         "score": {"name": type(detector.scorer).__name__, "settings": detector.scorer.settings},
-        "example": vars(detector.example),
+        "example": detector.example,
         "threshold": float(detector.threshold).hex(),
         # Also among the tensors; here for those who read only the JSON.
-        "class_thresholds": None if class_thresholds is None else [float(each).hex() for each in class_thresholds],
-        "promise": None if promise is None else vars(promise),
+        "class_thresholds": None if each is None else [float(threshold).hex() for threshold in each],
+        "promise": detector.promise,
         "history": detector.history,
         "record": detector.record,
     }
@@ -212,8 +208,7 @@ def load(directory: str | Path, model: ModelOrBuilder = None) -> Detector:
         tensors = load_tensors(weights)
         _check_arrays(tensors)
         detector = _build(content, tensors, model, directory)
-        _check_promise(detector)
-        _check_class_thresholds(detector, content)
+        _check_promise(detector, content.get("class_thresholds"))
         if type(detector.classifier.model) in MODELS.values():  # a user's own model may refuse a blank example
             _try(detector)
     except (SchemaError, DamagedFileError) as error:
@@ -258,9 +253,8 @@ def read_description(directory: Path) -> Description:
         raise DetectorFileError(
             f"{path} has format {content.get('format')!r}, this wildood reads format {FORMAT}: use the wildood that wrote it"
         )
-    description: Description = content | {"digest": stored}
     try:
-        check(description, Description)
+        description: Description = check(content | {"digest": stored}, Description)
         _check_values(description)
     except SchemaError as error:
         raise DetectorFileError(f"{path}: {error}: {AGAIN}") from error
@@ -273,25 +267,18 @@ def _check_values(content: Description) -> None:
     if score["name"] not in SCORES:
         raise SchemaError(f"score.name is {score['name']!r}, which this wildood does not have")
     check_arguments(score["settings"], SCORES[score["name"]], "score.settings")
-    if head is not None and _head_name(head) not in HEADS:
-        raise SchemaError(f"head.name is {head['name']!r}, which this wildood does not have")
+    if head is not None and head.name not in HEADS:
+        raise SchemaError(f"head.name is {head.name!r}, which this wildood does not have")
     if model.get("name") in MODELS:
         check_arguments(model.get("settings"), MODELS[model["name"]], "model.settings")
-    if content["input"] is not None:
-        try:
-            InputSpec.from_dict(content["input"])
-        except InputError as error:
-            raise SchemaError(f"input: {error}") from error
-    if promise is not None:
-        check(promise["alpha"], Rate, "promise.alpha")
-        check(promise.get("confidence"), Rate | None, "promise.confidence")
-        if content["threshold"] == "nan":
-            raise SchemaError("threshold is 'nan', expected a number, because of the promise")
-    if content.get("class_thresholds") is not None and not (promise or {}).get("by_class"):
+    if promise is not None and content["threshold"] == "nan":
+        raise SchemaError("threshold is 'nan', expected a number, because of the promise")
+    if content.get("class_thresholds") is not None and not (promise and promise.by_class):
         raise SchemaError("class_thresholds is there, expected null, because nothing is promised by class")
     record, history = content["record"], content["history"]
     if "method" in record:
-        check(record, _FitRecord, "record")
+        if missing := [key for key in ("schedule", "seed", "kept_epoch") if key not in record]:
+            raise SchemaError(f"record.{missing[0]} is missing")
         kept = record["kept_epoch"]
         check(kept, Annotated[int, Limit(lambda row: row < len(history), "a row of history")], "record.kept_epoch")
         check(history[kept], _KeptRow, f"history[{kept}]")
@@ -310,8 +297,8 @@ def _check_arrays(tensors: dict[str, Tensor]) -> None:
             raise SchemaError(f"{name!r} is not known to this wildood")
 
 
-def _check_promise(detector: Detector) -> None:
-    """Refuse thresholds that are not those that the promise needs."""
+def _check_promise(detector: Detector, described: Sequence[str] | None = None) -> None:
+    """Refuse thresholds that are not those that the promise needs, or that detector.json describes otherwise."""
     promise, scores, classes = detector.promise, detector.holdout_scores, detector.holdout_classes
     if promise is None:
         return
@@ -328,14 +315,10 @@ def _check_promise(detector: Detector) -> None:
     except InputError as error:
         raise SchemaError(f"the promise cannot be kept ({error})") from error
     if detector.threshold != threshold:
-        numbers = f"{detector.threshold:.6g}, but a promise of {promise.alpha:g} needs {threshold:.6g}"
-        raise SchemaError(f"the threshold is {numbers}")
+        needs = f"a promise of {promise.alpha:g} needs {threshold:.6g}"
+        raise SchemaError(f"the threshold is {detector.threshold:.6g}, but {needs}")
     if each is not None and not np.array_equal(np.asarray(needed), each):
         raise SchemaError("the thresholds of classes are not those that the promise needs")
-
-
-def _check_class_thresholds(detector: Detector, content: Description) -> None:
-    described, each = content.get("class_thresholds"), detector.class_thresholds
     if described and each is not None and [float.fromhex(text) for text in described] != each.tolist():
         raise SchemaError("the thresholds of classes in detector.json are not those in the weights")
 
@@ -367,27 +350,29 @@ def _build(content: Description, tensors: dict[str, Tensor], model: ModelOrBuild
         network = _rebuild_model(content["model"], weights, directory)
     else:
         network = _copy_model(model, weights, directory)
-    spec = None if content["input"] is None else InputSpec.from_dict(content["input"])
+    spec, tap = content["input"], content["tap"]
     if spec is not None:  # as when it was made: in another layout, a convolution may round otherwise
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    tap = None if content["tap"] is None else FeatureTap(plain_name(content["tap"]["layer"]), content["tap"]["side"])
-    if tap is not None and tap.layer not in dict(network.named_modules()):
-        raise DetectorFileError(
-            f"the model that was passed has no layer {tap.layer!r}: pass the architecture it was made with"
-        )
-    score = _build_module(lambda: SCORES[content["score"]["name"]](**content["score"]["settings"]), "score")
+    if tap is not None:
+        tap = replace(tap, layer=plain_name(tap.layer))
+        if tap.layer not in dict(network.named_modules()):
+            raise DetectorFileError(
+                f"the model that was passed has no layer {tap.layer!r}: pass the architecture it was made with"
+            )
+    score = _build_module(SCORES[content["score"]["name"]], content["score"]["settings"], "score")
     _load_weights(score, part("score"), "the score")
     classifier = Classifier(network, spec, tap)
-    if (settings := content.get("head")) is not None:
-        head = _build_module(lambda: HEADS[_head_name(settings)](settings["features"], settings["classes"]), "head")
-        _load_weights(head, part("head"), "the head")
-        classifier.head = head.to(classifier.device)
+    if (head := content.get("head")) is not None:
+        sizes = {"features": head.features, "classes": head.classes}
+        classifier.head = _build_module(HEADS[head.name], sizes, "head")
+        _load_weights(classifier.head, part("head"), "the head")
+        classifier.head.to(classifier.device)
     return Detector(
         classifier.eval(),
         score.eval(),
-        Example(tuple(content["example"]["shape"]), content["example"]["kind"]),
+        content["example"],
         threshold=float.fromhex(content["threshold"]),
-        promise=None if content["promise"] is None else Promise(**content["promise"]),
+        promise=content["promise"],
         **{name: tensors[name].numpy() for name in ARRAYS if name in tensors},
         history=content["history"],
         record=dict(content["record"]),
@@ -405,7 +390,7 @@ def _rebuild_model(description: _Model, weights: dict[str, Tensor], directory: P
     for name, value in description["settings"].items():
         if isinstance(value, int) and value > stored:  # no size or depth is: such a model would take for ever to build
             raise SchemaError(f"model.settings.{name} is {value}, but {stored} weights are stored")
-    network = _build_module(lambda: build_model({**description}), "model")
+    network = _build_module(MODELS[description["name"]], description["settings"], "model")
     dtypes = Counter(tensor.dtype for tensor in weights.values() if tensor.is_floating_point())
     network.to(max(dtypes, key=dtypes.__getitem__, default=torch.float32))
     _load_weights(network, weights, f"the {description['name']} they belong to")
@@ -432,11 +417,11 @@ def _copy_model(model: Any, weights: dict[str, Tensor], directory: Path) -> nn.M
     return network
 
 
-def _build_module(build: Callable[[], Module], name: str) -> Module:
+def _build_module(cls: type[Module], settings: dict[str, Any], name: str) -> Module:
     """A module without memory for its tensors, which are still to be loaded: settings may ask for any amount of it."""
     try:
         with torch.device("meta"):
-            return build()
+            return cls(**settings)
     except _TORCH_ERRORS as error:
         raise SchemaError(f"{name}.settings build no {name} ({_first_line(error)})") from error
 
@@ -461,21 +446,9 @@ def _first_line(error: Exception) -> str:
     return shorten(lines[1] if lines[0].endswith(":") and len(lines) > 1 else lines[0], 300, placeholder=" ...")
 
 
-def _older_weights(directory: Path) -> Path | None:
-    """The weights of the detector that is there already, if it is a whole one."""
-    try:
-        return _weights_path(directory, read_description(directory)["weights"])
-    except DetectorFileError:
-        return None
-
-
 def _weights_path(directory: Path, weights: str) -> Path:
     return directory / f"weights-{weights[:16]}.safetensors"
 
 
-def _head_name(head: _Head) -> str:
-    return head.get("name", "DeConfHead")  # which had no name while it was the only one
-
-
 def _digest(content: dict[str, Any]) -> str:
-    return digest(json.dumps(content, sort_keys=True).encode())
+    return digest(json.dumps(content, sort_keys=True, default=asdict).encode())

@@ -11,8 +11,7 @@ import torch
 from wildood.data.fingerprint import ExampleHashes, role_of, role_text
 from wildood.data.images import Images
 from wildood.data.validation import check_labels, labelled_source, unlabelled_source
-from wildood.detect.detector import Detector
-from wildood.detect.promise import Promise
+from wildood.detect.detector import Detector, Promise
 from wildood.errors import InputError
 from wildood.evaluate.binomial import hypergeometric_tail
 from wildood.evaluate.intervals import Estimate, Share, fpr_interval, in_percent, percentile_interval, resample

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Literal, Self, cast, get_type_hints
 
 from wildood.data.schema import SchemaError, check, check_arguments
-from wildood.detect.checks import check_rounds
+from wildood.detect.pretrain import check_rounds
 from wildood.errors import InputError
 from wildood.methods.objective import Method
 from wildood.methods.schedule import Schedule
@@ -114,13 +114,15 @@ class Experiment:
         elif self.schedule is None:
             object.__setattr__(self, "schedule", self._schedule(recipe))
         else:
-            check_rounds(self.schedule, looks=recipe.uses_wild and self.keep == "best" and self.protocol == "honest")
+            check_rounds(
+                self.schedule, has_wild_aside=recipe.uses_wild and self.keep == "best" and self.protocol == "honest"
+            )
         if self.start not in {"labelled", "all"}:
             object.__setattr__(self, "pretraining", None)
         elif self.pretraining is None:
             object.__setattr__(self, "pretraining", Schedule.pretraining())
         else:
-            check_rounds(self.pretraining, looks=False)
+            check_rounds(self.pretraining, has_wild_aside=False)
         self._check_values()
 
     def _check_types(self) -> None:

@@ -20,8 +20,7 @@ from wildood.data.files import locked, write_array_file
 from wildood.data.sources import Source
 from wildood.data.validation import all_labels, labelled_source, unlabelled_source
 from wildood.data.wild import WildMixture
-from wildood.detect.checks import copy_classifier, model_fingerprint, versions
-from wildood.detect.detector import Detector, examples_of
+from wildood.detect.detector import Detector, examples_of, versions
 from wildood.detect.fit import fit
 from wildood.detect.frozen import features_of, head_of
 from wildood.detect.posthoc import posthoc
@@ -31,6 +30,7 @@ from wildood.experiments.experiment import Experiment
 from wildood.experiments.split import Split, load_split
 from wildood.experiments.starts import start_is_in_training, starting_classifier, untrained_model
 from wildood.experiments.store import KNOWN, Failure, OodMetrics, Result, RunOutcome, RunStore, Scores
+from wildood.models.classifier import copy_classifier, model_fingerprint
 from wildood.scores.score import Score
 from wildood.train.callbacks import OnEpoch
 from wildood.train.progress import logger

@@ -18,7 +18,7 @@ from wildood.detect.pretrain import pretrain
 from wildood.errors import InputError
 from wildood.experiments.experiment import FINGERPRINT, Experiment
 from wildood.experiments.split import Split, class_count
-from wildood.models.shipped import build_model
+from wildood.models.shipped import MODELS
 from wildood.train.callbacks import OnEpoch
 from wildood.train.progress import logger
 
@@ -110,7 +110,7 @@ def untrained_model(experiment: Experiment, classes: int) -> nn.Module:
     """The network before training, on the GPU if there is one."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(_seed(experiment))
-        model = build_model({"name": experiment.model, "settings": {**experiment.model_settings, "classes": classes}})
+        model = MODELS[experiment.model](**{**experiment.model_settings, "classes": classes})
     return model.to("cuda") if torch.cuda.is_available() else model
 
 

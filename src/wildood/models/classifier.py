@@ -1,9 +1,10 @@
 """A user's model behind its input spec, and the one batched forward pass that everything else uses."""
 
+import copy
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -11,53 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from wildood.data.inputs import InputSpec, to_model_input
-from wildood.data.sources import Source, check_dense
+from wildood.data.sources import Source, check_dense, memory_of
 from wildood.errors import InputError
 from wildood.models.features import FeatureTap, find_tap
 from wildood.models.heads import Head
-
-WRAPPED = "_orig_mod"  # what torch.compile calls the module that it wraps
-
-
-def uncompiled(model: nn.Module) -> nn.Module:
-    """The model without the wrappers of torch.compile around it or around parts of it; give a copy, for it is changed.
-
-    >>> import torch
-    >>> part = torch.compile(nn.Linear(2, 3), backend="eager")
-    >>> list(uncompiled(nn.Sequential(part, nn.ReLU())).state_dict()), uncompiled(part)
-    (['0.weight', '0.bias'], Linear(in_features=2, out_features=3, bias=True))
-    """
-    for path, module in reversed(list(model.named_modules(remove_duplicate=False))):  # the innermost first
-        if WRAPPED in dict(module.named_children()):
-            inner: nn.Module = getattr(module, WRAPPED)
-            if not path:
-                return inner
-            parent, _, name = path.rpartition(".")
-            setattr(model.get_submodule(parent), name, inner)
-    return model
-
-
-def plain_name(name: str) -> str:
-    """A parameter's or submodule's name in the model without wrappers.
-
-    >>> plain_name("_orig_mod.body._orig_mod.0.weight")
-    'body.0.weight'
-    """
-    return name.replace(f"{WRAPPED}.", "")
-
+from wildood.settings import quoted
 
 EVAL_BATCH = 256
+WRAPPED = "_orig_mod"  # what torch.compile calls the module that it wraps
 _INTERRUPTED: Counter[nn.Module] = Counter()  # in training mode, but for as many blocks of `evaluating` in evaluation mode
 _SWITCHING = Lock()
-_LISTED = 8  # how many submodules an error message names, at most
 
 
 class Outputs(NamedTuple):
-    """The logits f(x), in fp32, and the features h(x) where a method asked for them.
-
-    >>> Outputs(torch.zeros(2, 3)).features is None
-    True
-    """
+    """The logits f(x), in fp32, and the features h(x) where a method asked for them."""
 
     logits: Tensor
     features: Tensor | None = None
@@ -73,7 +41,7 @@ class Classifier(nn.Module):
     """A user's model with its input spec in front: raw batch in, `Outputs` out.
 
     Attributes:
-        model: what the user gave.
+        model: the user's model.
         spec: how raw examples become its input.
         tap: where its features are, for methods and scores that use them.
         head: makes logits of the features in the place of the model's last layer, for methods that train one.
@@ -96,7 +64,7 @@ class Classifier(nn.Module):
         return self.outputs(self.prepare(raw))
 
     def untap(self) -> None:
-        """Read no features any more."""
+        """Stop reading features."""
         if self._hook is not None:
             self._hook.remove()
         self.tap = self._hook = None
@@ -106,7 +74,7 @@ class Classifier(nn.Module):
         return to_model_input(raw.to(self.device), self.spec, self.dtype)
 
     def outputs(self, batch: Tensor) -> Outputs:
-        """Logits, and features if there is a tap, for a batch that is prepared already."""
+        """Logits, and features if there is a tap, for a prepared batch."""
         if self.tap is None:
             return Outputs(logits_of(self.model(batch)))
         if self.head is None:
@@ -116,7 +84,7 @@ class Classifier(nn.Module):
         return Outputs(*self.head.logits_and_features(self.features, batch))
 
     def features(self, batch: Tensor) -> Tensor:
-        """The features alone, for a batch that is prepared already."""
+        """The features alone, for a prepared batch."""
         if self.tap is None:
             raise ValueError("this classifier has no features: give it a tap")
         with self.tap.catch(self.model) as caught:
@@ -137,7 +105,7 @@ class Classifier(nn.Module):
 
 
 def logits_of(output: Any) -> Tensor:
-    """The logits in what a model returned: a tensor, or an output with `.logits` as Hugging Face models return.
+    """The logits in a model's output: a tensor, or an object with `.logits` as Hugging Face models return.
 
     >>> logits_of(torch.zeros(2, 3, dtype=torch.float64)).dtype
     torch.float32
@@ -150,34 +118,39 @@ def logits_of(output: Any) -> Tensor:
     return check_dense(logits, "the model's output").float()
 
 
-def last_layer(classifier: Classifier, some: Tensor) -> tuple[Tensor, Tensor]:
-    """Weight and bias of the linear layer that makes logits of the features, for scores that change features.
+def copy_classifier(
+    model: nn.Module,
+    source: Source,
+    spec: InputSpec | None,
+    features: str | None,
+    *,
+    uses_features: bool,
+    choose_device: Callable[[nn.Module], torch.device | None] | None = None,
+) -> tuple[Classifier, int]:
+    """A copy of the user's model that is tried on the data, and the number of its classes."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is a {type(model).__name__}: give a torch.nn.Module")
+    if features is not None and not isinstance(features, str):
+        raise InputError(f"features is {quoted(features)}: give a submodule's name, one of model.named_modules()")
+    try:
+        network = uncompiled(copy.deepcopy(model))
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"the model cannot be copied: {error}") from error
+    device = choose_device(network) if choose_device is not None else None
+    network = network if device is None else network.to(device)  # before it is tried, lest all processes use one GPU
+    few = source.gather(torch.arange(min(2, len(source))))[0]
+    classes, tap = try_classifier(network, few, spec), None
+    if uses_features or features is not None:
+        tap = tap_features(network, few, spec, None if features is None else plain_name(features))
+    if spec is not None:
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return Classifier(network, spec, tap if uses_features else None), classes
 
-    That it does is tried on some raw examples: the last Linear that a forward pass reaches may be something else.
 
-    >>> classifier = Classifier(nn.Sequential(nn.Linear(2, 3)), tap=FeatureTap("0", side="input"))
-    >>> weight, bias = last_layer(classifier, torch.ones(4, 2))
-    >>> weight.shape, bias.shape
-    (torch.Size([3, 2]), torch.Size([3]))
-    """
-    layer = None if classifier.tap is None else classifier.model.get_submodule(classifier.tap.layer)
-    if classifier.tap is None or classifier.tap.side != "input" or not isinstance(layer, nn.Linear):
-        raise InputError(
-            "this needs the features that the classifier's last nn.Linear takes: give no features=, or leave frozen out"
-        )
-    weight = layer.weight.detach().float().clone()
-    bias = weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach().float().clone()
-    with evaluating(classifier):
-        logits, features = classifier(some)
-    made = None
-    if features is not None and features.shape[1] == weight.shape[1]:
-        made = nn.functional.linear(features, weight, bias)
-    if made is None or made.shape != logits.shape or not torch.allclose(made, logits, rtol=1e-2, atol=1e-2):
-        raise InputError(
-            f"the last nn.Linear, {classifier.tap.layer!r}, does not make the model's logits: leave frozen out, or use "
-            "another score; a temperature can be part of that layer (divide its weight and bias by it)"
-        )
-    return weight, bias
+def check_spec(spec: Any) -> None:
+    """Refuse an input that is no `InputSpec`."""
+    if spec is not None and not isinstance(spec, InputSpec):
+        raise InputError(f"input is a {type(spec).__name__}: give an InputSpec")
 
 
 def try_classifier(model: nn.Module, raw: Tensor, spec: InputSpec | None) -> int:
@@ -188,7 +161,7 @@ def try_classifier(model: nn.Module, raw: Tensor, spec: InputSpec | None) -> int
     """
     classifier = Classifier(model, spec)
     with evaluating(classifier):
-        batch = to_model_input(raw.to(classifier.device), spec, classifier.dtype)
+        batch = classifier.prepare(raw)
         try:
             output = model(batch)
         except Exception as error:
@@ -212,54 +185,83 @@ def try_classifier(model: nn.Module, raw: Tensor, spec: InputSpec | None) -> int
 
 
 def tap_features(model: nn.Module, raw: Tensor, spec: InputSpec | None, name: str | None = None) -> FeatureTap:
-    """Where this model's features are: the named submodule's output, or the input of the last Linear that is reached.
-
-    >>> tap_features(nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 3)), torch.zeros(4, 2), None).layer
-    '2'
-    """
+    """Where this model's features are, by `find_tap` on a few raw examples, in evaluation mode."""
     classifier = Classifier(model, spec)
     with evaluating(classifier):
-        batch = to_model_input(raw.to(classifier.device), spec, classifier.dtype)
-        if name is not None and name not in {known for known, _ in model.named_modules() if known}:
-            raise InputError(_no_submodule(name, _usable_as_features(model, batch)))
-        return find_tap(model, batch, name)
+        return find_tap(model, classifier.prepare(raw), name)
 
 
-def _usable_as_features(model: nn.Module, batch: Tensor) -> list[str]:
-    """The submodules that give one vector for each example (or an image, which is averaged), the first called first."""
-    usable: dict[str, bool] = {}
+def last_layer(classifier: Classifier, some: Tensor) -> tuple[Tensor, Tensor]:
+    """Weight and bias of the linear layer that makes logits of the features, for scores that change features.
 
-    def see(name: str, output: Any) -> None:
-        usable.pop(name, None)  # a submodule that is called again has its place, and its features, from its last call
-        usable[name] = isinstance(output, Tensor) and output.ndim in {2, 4} and len(output) == len(batch)
+    It is tried on some raw examples, because the last Linear that a forward pass reaches may be something else.
 
-    handles = [
-        module.register_forward_hook(lambda _module, _inputs, output, name=name: see(name, output))
-        for name, module in model.named_modules()
-        if name and not isinstance(module, torch.jit.ScriptModule)  # which takes no hooks
-    ]
-    try:
-        model(batch)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return [name for name, fits in usable.items() if fits]
-
-
-def _no_submodule(name: str, usable: list[str]) -> str:
-    """That there is no such submodule, and which ones can be named: the last, where features are, if there are many.
-
-    >>> print(_no_submodule("boddy", ["stem", "body"]))
-    the model has no submodule 'boddy' (did you mean 'body'?): name one that gives one vector for each example: 'stem',
-    'body'
+    >>> classifier = Classifier(nn.Sequential(nn.Linear(2, 3)), tap=FeatureTap("0", side="input"))
+    >>> weight, bias = last_layer(classifier, torch.ones(4, 2))
+    >>> weight.shape, bias.shape
+    (torch.Size([3, 2]), torch.Size([3]))
     """
-    if not usable:
-        return f"the model has no submodule {name!r}, and none gives one vector for each example: give no features="
-    near = get_close_matches(name, usable, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    last = ", ".join(map(repr, usable[-_LISTED:]))
-    more = f", or one of {len(usable) - _LISTED} before them in model.named_modules()" if len(usable) > _LISTED else ""
-    return f"the model has no submodule {name!r}{hint}: name one that gives one vector for each example: {last}{more}"
+    layer = None if classifier.tap is None else classifier.model.get_submodule(classifier.tap.layer)
+    if classifier.tap is None or classifier.tap.side != "input" or not isinstance(layer, nn.Linear):
+        raise InputError(
+            "this needs the features that the classifier's last nn.Linear takes: give no features=, or leave frozen out"
+        )
+    weight = layer.weight.detach().float().clone()
+    bias = weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach().float().clone()
+    with evaluating(classifier):
+        logits, features = classifier(some)
+    again = None
+    if features is not None and features.shape[1] == weight.shape[1]:
+        again = nn.functional.linear(features, weight, bias)
+    if again is None or again.shape != logits.shape or not torch.allclose(again, logits, rtol=1e-2, atol=1e-2):
+        raise InputError(
+            f"the last nn.Linear, {classifier.tap.layer!r}, does not make the model's logits: leave frozen out, or use "
+            "another score; a temperature can be part of that layer (divide its weight and bias by it)"
+        )
+    return weight, bias
+
+
+def check_trainable(classifier: Classifier) -> None:
+    """Refuse a model of which nothing can be trained."""
+    if not all(parameter.is_leaf for parameter in classifier.parameters()):
+        raise InputError("the model's copy cannot be trained (a traced model?): give the model it was made from")
+    if not any(parameter.requires_grad for parameter in classifier.parameters()):
+        raise InputError("no parameter of the model requires a gradient: nothing can be trained, unfreeze some of it")
+
+
+def model_fingerprint(model: nn.Module) -> str:
+    """A hash of the weights."""
+    content = hashlib.blake2b(type(model).__qualname__.encode(), digest_size=16)
+    for name, value in model.state_dict().items():
+        content.update(f"{name} {getattr(value, 'dtype', '')} {tuple(getattr(value, 'shape', ()))}".encode())
+        content.update(memory_of(value) if isinstance(value, Tensor) else repr(value).encode())
+    return content.hexdigest()
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """The model without the wrappers of torch.compile around it or around parts of it; give a copy, for it is changed.
+
+    >>> part = torch.compile(nn.Linear(2, 3), backend="eager")
+    >>> list(uncompiled(nn.Sequential(part, nn.ReLU())).state_dict()), uncompiled(part)
+    (['0.weight', '0.bias'], Linear(in_features=2, out_features=3, bias=True))
+    """
+    for path, module in reversed(list(model.named_modules(remove_duplicate=False))):  # the innermost first
+        if WRAPPED in dict(module.named_children()):
+            inner: nn.Module = getattr(module, WRAPPED)
+            if not path:
+                return inner
+            parent, _, name = path.rpartition(".")
+            setattr(model.get_submodule(parent), name, inner)
+    return model
+
+
+def plain_name(name: str) -> str:
+    """A parameter's or submodule's name in the model without wrappers.
+
+    >>> plain_name("_orig_mod.body._orig_mod.0.weight")
+    'body.0.weight'
+    """
+    return name.replace(f"{WRAPPED}.", "")
 
 
 @contextmanager
@@ -286,26 +288,18 @@ def evaluating(module: nn.Module) -> Iterator[None]:
                     part.training = True
 
 
-def forward_all(
-    classifier: Classifier, source: Source, batch_size: int = EVAL_BATCH
-) -> Iterator[tuple[Outputs, Tensor | None]]:
-    """The classifier's outputs for every example of a source, batch by batch, in order; call it inside `evaluating`.
-
-    >>> import numpy as np
-    >>> from wildood.data.sources import ArraySource
-    >>> classifier = Classifier(nn.Linear(2, 3))
-    >>> with evaluating(classifier):
-    ...     [len(outputs.logits) for outputs, _ in forward_all(classifier, ArraySource(np.zeros((5, 2))), batch_size=2)]
-    [2, 2, 1]
-    """
-    for raw, labels in raw_batches(source, batch_size):
-        yield classifier(raw), None if labels is None else labels.to(classifier.device)
-
-
 def raw_batches(source: Source, batch_size: int = EVAL_BATCH) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Every example of a source with its label, batch by batch, in order."""
     for start in range(0, len(source), batch_size):
         yield source.gather(torch.arange(start, min(start + batch_size, len(source))))
+
+
+def forward_all(
+    classifier: Classifier, source: Source, batch_size: int = EVAL_BATCH
+) -> Iterator[tuple[Outputs, Tensor | None]]:
+    """The classifier's outputs for every example of a source, batch by batch, in order; call it inside `evaluating`."""
+    for raw, labels in raw_batches(source, batch_size):
+        yield classifier(raw), None if labels is None else labels.to(classifier.device)
 
 
 def each_output(classifier: Classifier, source: Source, take: Callable[[Outputs], Tensor]) -> Tensor:

@@ -1,30 +1,34 @@
-"""Penultimate features of any classifier, caught in passing by a hook."""
+"""Penultimate features of any classifier, read by a forward hook."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from wildood.errors import InputError
 
+_LISTED = 8  # how many submodules an error message names, at most
+
 
 @dataclass
 class _Caught:
-    """What a layer took or gave in one forward pass, the last time it was called."""
+    """The input or output of a layer in one forward pass, the last time it was called."""
 
     layer: str
     module: nn.Module
-    seen: tuple[()] | tuple[Any] = ()
+    value: tuple[()] | tuple[Any] = ()
 
     def features(self) -> Tensor:
         """One feature vector for each example; image-shaped features are averaged over their positions."""
-        if not self.seen:
+        if not self.value:
             raise InputError(f"the model's layer {self.layer!r} was not reached: name another one with features=")
-        (value,) = self.seen
+        (value,) = self.value
         if isinstance(value, Tensor) and value.ndim == 4:
             value = value.mean((2, 3))
         if not isinstance(value, Tensor) or value.ndim != 2:
@@ -38,9 +42,8 @@ class _Caught:
 
 @dataclass(frozen=True)
 class FeatureTap:
-    """A place in a model: the input of `layer` (a Linear, found), or its output (a submodule, named by the user).
+    """A place in a model: the input of `layer` (the last Linear), or its output (a submodule that the user named).
 
-    >>> import torch
     >>> model = nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 3))
     >>> tap = FeatureTap("2", side="input")
     >>> with tap.attach(model), tap.catch(model) as caught:
@@ -55,7 +58,7 @@ class FeatureTap:
     def attach(self, model: nn.Module) -> RemovableHandle:
         """Register the hook that `catch` needs, once for all calls of the model, until it is removed.
 
-        It holds no state, so any number of threads may call the model. One for each call would be seen by all of them.
+        The hook has no state, so that any number of threads may call the model.
         """
         module = model.get_submodule(self.layer)
         if self.side == "input":
@@ -86,21 +89,18 @@ def _take_output(module: nn.Module, _inputs: tuple[Any, ...], output: Any) -> No
 def _take(module: nn.Module, value: Any) -> None:
     caught = _CATCHING.get(None)
     if caught is not None and caught.module is module:
-        caught.seen = (value,)
+        caught.value = (value,)
 
 
 def find_tap(model: nn.Module, batch: Tensor, name: str | None = None) -> FeatureTap:
-    """The named submodule's output, or else the input of the last Linear that a forward pass of `batch` reaches.
+    """The output of the named submodule, or else the input of the last Linear that a forward pass of `batch` reaches.
 
-    >>> import torch
-    >>> find_tap(nn.Sequential(nn.Conv1d(1, 3, 2), nn.Flatten()), torch.zeros(4, 1, 2))
-    Traceback (most recent call last):
-    wildood.errors.InputError: the model has no nn.Linear that a forward pass reaches...
+    >>> find_tap(nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 3)), torch.zeros(1, 2))
+    FeatureTap(layer='2', side='input')
     """
     if name is not None:
-        if name not in dict(model.named_modules()) or not name:
-            some = ", ".join(repr(known) for known, _ in list(model.named_modules())[-3:] if known)
-            raise InputError(f"the model has no submodule {name!r}: give one of the names in model.named_modules(): {some}")
+        if name not in {known for known, _ in model.named_modules() if known}:
+            raise InputError(_no_submodule(name, _usable_as_features(model, batch)))
         tap = FeatureTap(name, side="output")
     else:
         last = last_linear(model, batch)
@@ -117,21 +117,38 @@ def find_tap(model: nn.Module, batch: Tensor, name: str | None = None) -> Featur
 
 
 def last_linear(model: nn.Module, batch: Tensor) -> str | None:
-    """The name of the last nn.Linear that a forward pass of `batch` reaches, if there is one.
-
-    >>> import torch
-    >>> last_linear(nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 3)), torch.zeros(1, 2))
-    '2'
-    """
+    """The name of the last nn.Linear that a forward pass of `batch` reaches, if there is one."""
     reached: list[str] = []
-    linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    handles = [
-        module.register_forward_pre_hook(lambda _module, _inputs, name=name: reached.append(name))
-        for name, module in linears
-    ]
-    try:
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if isinstance(module, nn.Linear):
+                hooks.enter_context(module.register_forward_pre_hook(lambda *_, name=name: reached.append(name)))
         model(batch)
-    finally:
-        for handle in handles:
-            handle.remove()
     return reached[-1] if reached else None
+
+
+def _usable_as_features(model: nn.Module, batch: Tensor) -> list[str]:
+    """The submodules that give one vector for each example (or an image, which is averaged), the first called first."""
+    usable: dict[str, bool] = {}
+
+    def note(name: str, output: Any) -> None:
+        usable.pop(name, None)  # a submodule that is called again has its place, and its features, from its last call
+        usable[name] = isinstance(output, Tensor) and output.ndim in {2, 4} and len(output) == len(batch)
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if name and not isinstance(module, torch.jit.ScriptModule):  # which takes no hooks
+                hooks.enter_context(module.register_forward_hook(lambda *call, name=name: note(name, call[-1])))
+        model(batch)
+    return [name for name, fits in usable.items() if fits]
+
+
+def _no_submodule(name: str, usable: list[str]) -> str:
+    """That there is no such submodule, and which ones can be named: the last, where features are, if there are many."""
+    if not usable:
+        return f"the model has no submodule {name!r}, and none gives one vector for each example: give no features="
+    near = get_close_matches(name, usable, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    last = ", ".join(map(repr, usable[-_LISTED:]))
+    more = f", or one of {len(usable) - _LISTED} before them in model.named_modules()" if len(usable) > _LISTED else ""
+    return f"the model has no submodule {name!r}{hint}: name one that gives one vector for each example: {last}{more}"

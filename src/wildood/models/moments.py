@@ -23,14 +23,7 @@ WIDEST = 2048  # features: more take long to whiten
 
 
 class Moments:
-    """The sum of φφᵀ over the features φ that a linear layer has taken, one vector for each example.
-
-    Attributes:
-        layer: the linear layer.
-        scale: the logits are so many times its output.
-        count: the number of vectors.
-        total: the sum.
-    """
+    """The sum `total` of φφᵀ over `count` feature vectors φ, the inputs of a linear layer; logits = scale * its output."""
 
     def __init__(self, layer: nn.Linear, scale: float = 1.0) -> None:
         self.layer, self.scale = layer, scale
@@ -69,11 +62,8 @@ def moments_of(classifier: Classifier, some: Tensor) -> Iterator[Moments | None]
     if moments is None:
         yield None
         return
-    handle = moments.layer.register_forward_pre_hook(moments.add, with_kwargs=True)
-    try:
+    with moments.layer.register_forward_pre_hook(moments.add, with_kwargs=True):
         yield moments
-    finally:
-        handle.remove()
 
 
 def _find_layer(classifier: Classifier, some: Tensor) -> Moments | None:
@@ -90,11 +80,8 @@ def _find_layer(classifier: Classifier, some: Tensor) -> Moments | None:
             return None
         layer = model.get_submodule(name)
         # A copy: a model may divide the output in place.
-        handle = layer.register_forward_hook(lambda _layer, _inputs, output: outputs.append(output.clone()))
-        try:
+        with layer.register_forward_hook(lambda _layer, _inputs, output: outputs.append(output.clone())):
             logits = logits_of(model(batch))
-        finally:
-            handle.remove()
     output = outputs[-1]
     if not isinstance(layer, nn.Linear) or layer.in_features > WIDEST or len(outputs) > 1:
         return None

@@ -19,7 +19,7 @@ class ResNet20(nn.Module):
     def __init__(self, classes: int = 10, *, channels: int = 3) -> None:
         super().__init__()
         classes, channels = check_width(classes, "classes"), check_width(channels, "channels")
-        self.settings: dict[str, int | float | list[int]] = {"classes": classes, "channels": channels}
+        self.settings = {"classes": classes, "channels": channels}
         self.conv1 = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
         self.layer1 = nn.Sequential(_Block(16, 16), _Block(16, 16), _Block(16, 16))

@@ -20,12 +20,3 @@ def describe_model(model: nn.Module) -> dict[str, Any] | None:
     if MODELS.get(type(model).__name__) is not type(model):
         return None
     return {"name": type(model).__name__, "settings": model.settings}
-
-
-def build_model(description: dict[str, Any]) -> nn.Module:
-    """The model that `describe_model` described, with weights that are still to be loaded.
-
-    >>> type(build_model({"name": "MLP", "settings": {"inputs": 4, "classes": 3}})).__name__
-    'MLP'
-    """
-    return MODELS[description["name"]](**description["settings"])

@@ -25,13 +25,7 @@ class SmallCNN(nn.Module):
         classes, channels = check_width(classes, "classes"), check_width(channels, "channels")
         width, size = check_width(width, "width"), check_integer(size, "size", least, least=4, most=1024)
         hidden = check_width(hidden, "hidden")
-        self.settings: dict[str, int | float | list[int]] = {
-            "classes": classes,
-            "channels": channels,
-            "width": width,
-            "size": size,
-            "hidden": hidden,
-        }
+        self.settings = {"classes": classes, "channels": channels, "width": width, "size": size, "hidden": hidden}
         self.body = nn.Sequential(
             nn.Conv2d(channels, width, 3, padding=1),
             nn.ReLU(),
@@ -64,11 +58,7 @@ class MLP(nn.Module):
         inputs, classes = check_width(inputs, "inputs"), check_width(classes, "classes")
         listed = list(hidden) if isinstance(hidden, tuple | list) else [hidden]
         hidden = [check_width(each, "hidden") for each in listed]
-        self.settings: dict[str, int | float | list[int]] = {
-            "inputs": inputs,
-            "classes": classes,
-            "hidden": hidden,
-        }
+        self.settings = {"inputs": inputs, "classes": classes, "hidden": hidden}
         sizes = [inputs, *hidden]
         self.body = nn.Sequential(nn.Flatten())
         for before, after in pairwise(sizes):

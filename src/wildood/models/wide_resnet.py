@@ -31,13 +31,7 @@ class WideResNet(nn.Module):
         classes, channels = check_width(classes, "classes"), check_width(channels, "channels")
         widen = check_integer(widen, "widen", least=1, most=100)
         dropout = check_number(dropout, "dropout", "a share from 0 to 1", least=0, most=1)
-        self.settings: dict[str, int | float | list[int]] = {
-            "classes": classes,
-            "depth": depth,
-            "widen": widen,
-            "dropout": dropout,
-            "channels": channels,
-        }
+        self.settings = {"classes": classes, "depth": depth, "widen": widen, "dropout": dropout, "channels": channels}
         blocks = (depth - 4) // 6
         self.conv1 = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
         self.block1 = _group(blocks, 16, 16 * widen, stride=1, dropout=dropout)

@@ -11,8 +11,7 @@ from markupsafe import Markup
 
 from wildood.data.fingerprint import role_text
 from wildood.detect.bulk import json_number
-from wildood.detect.checks import versions
-from wildood.detect.detector import Detector
+from wildood.detect.detector import Detector, versions
 from wildood.evaluate.intervals import Estimate, Share, percent_digits
 from wildood.experiments.evaluation import (
     CONFIDENCE,

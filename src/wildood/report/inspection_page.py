@@ -17,8 +17,7 @@ from wildood.data.fingerprint import NOT_FRESH, SEEN_HOLDOUT, role_text
 from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.detect.bulk import json_number
-from wildood.detect.checks import versions
-from wildood.detect.detector import Detector
+from wildood.detect.detector import Detector, versions
 from wildood.evaluate.intervals import Share, in_percent, percent_digits
 from wildood.evaluate.mixture import FprByShare, UnknownShare, fpr_by_share, unknown_share
 from wildood.evaluate.thresholds import p_values

@@ -43,21 +43,13 @@ def perturb(
 
 
 def check_epsilon(epsilon: Any, name: str) -> float | None:
-    """The size of a step on the input, or None to have it chosen.
-
-    >>> check_epsilon(0, "Odin: epsilon")
-    0.0
-    """
+    """The size of a step on the input, or None to have it chosen."""
     expected = "a size from 0 on, or None to have it chosen"
     return None if epsilon is None else check_number(epsilon, name, expected, least=0)
 
 
 class PerturbedScore(Score):
-    """A score of the perturbed input.
-
-    Attributes:
-        epsilon: ε, the size of the step; None to have it chosen, 0 for no step.
-    """
+    """A score of the perturbed input; ε is the size of the step: None to have it chosen, 0 for no step."""
 
     def __init__(self, epsilon: float | None = None, **settings: Any) -> None:
         epsilon = check_epsilon(epsilon, f"{type(self).__name__}: epsilon")

@@ -18,19 +18,12 @@ from wildood.models.classifier import Classifier, Outputs, evaluating, raw_batch
 
 @dataclass(frozen=True)
 class Needs:
-    """What a score needs besides the logits.
+    """What a score needs besides the logits."""
 
-    Attributes:
-        labelled: it is fitted on labelled data.
-        labels: it also reads the classes of the labelled data.
-        features: it reads the classifier's features.
-        gradients: it takes the gradient with respect to the input, and a second pass.
-    """
-
-    labelled: bool = False
-    labels: bool = False
+    labelled: bool = False  # data to be fitted on
+    labels: bool = False  # the classes of that data
     features: bool = False
-    gradients: bool = False
+    gradients: bool = False  # with respect to the input, and a second pass
 
 
 class Scored(NamedTuple):
@@ -76,8 +69,10 @@ class Score(nn.Module):
     def candidates(self) -> "list[Score]":
         """The scores to choose from: one per combination of grid values for the settings that are None."""
         names = [name for name in self.grid if getattr(self, name) is None]
+        if not names:
+            return [self]
         combinations = itertools.product(*(self.grid[name] for name in names))
-        return [self.with_settings(**dict(zip(names, values, strict=True))) for values in combinations] if names else [self]
+        return [self.with_settings(**dict(zip(names, values, strict=True))) for values in combinations]
 
     def setting(self, name: str) -> Any:
         """The value of a setting; None, which it is until it is chosen, is refused."""
@@ -95,12 +90,7 @@ class Score(nn.Module):
         return other
 
     def restore(self, state: dict[str, Tensor], *, assign: bool = False) -> None:
-        """Load a `state_dict`; the fitted buffers take their shapes from it.
-
-        Args:
-            state: the state.
-            assign: keep its tensors, instead of copies of them.
-        """
+        """Load a `state_dict`; the fitted buffers take their shapes from it. `assign` keeps its tensors without a copy."""
         for name in self._buffers:
             if name in state:
                 self._buffers[name] = torch.empty_like(state[name])

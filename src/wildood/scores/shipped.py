@@ -33,11 +33,7 @@ POSTHOC: tuple[type[Score], ...] = tuple(NAMES.values())
 
 
 def scores_table() -> str:
-    """The post-hoc scores and what they need, as the Markdown table of docs/baselines.md.
-
-    >>> print(scores_table().splitlines()[0])
-    | score | needs labelled data | its classes | features | input gradients | paper |
-    """
+    """The post-hoc scores and what they need, as the Markdown table of docs/baselines.md."""
     rows = ["| score | needs labelled data | its classes | features | input gradients | paper |", "|---" * 6 + "|"]
     for cls in POSTHOC:
         needs = ["yes" if need else "" for need in astuple(cls.needs)]
