@@ -21,16 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wildood.data.files import open_plain
-from wildood.data.folders import (
-    X_NAMES,
-    array_errors,
-    is_array_file,
-    list_images,
-    no_arrays,
-    open_arrays,
-    pick_array_name,
-    split_array_names,
-)
+from wildood.data.folders import array_errors, is_array_file, list_images, open_arrays, pick_inputs, split_array_names
 from wildood.data.image_cache import Listed, Listing, in_order
 from wildood.data.images import Broken, Decoded, Framing, decode, pillow_warnings
 from wildood.data.sources import memory_of
@@ -244,7 +235,7 @@ class ArrayStream:
         read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         self.shape, fortran, self._dtype = read_header(file)
         if self._dtype.hasobject:
-            raise no_arrays(where)
+            raise TypeError("an array of objects")  # for `array_errors`
         if not self.shape:
             raise InputError(f"{where} holds a single number: give at least one example, along the first axis")
         self.row_bytes = self._dtype.itemsize * prod(self.shape[1:])
@@ -277,8 +268,7 @@ def open_stream(text: str) -> Iterator[ArrayStream]:
             if magic.startswith(b"PK"):
                 archive = stack.enter_context(zipfile.ZipFile(_seekable(file, magic, stack)))
                 arrays = [name.removesuffix(".npy") for name in archive.namelist()]
-                name = pick_array_name(arrays, names[:1] or (arrays if len(arrays) == 1 else X_NAMES), place, text)
-                file = stack.enter_context(archive.open(f"{name}.npy"))
+                file = stack.enter_context(archive.open(f"{pick_inputs(arrays, names, text)}.npy"))
                 magic = file.read(_MAGIC)
             stream = ArrayStream(file, magic, text)
         yield stream

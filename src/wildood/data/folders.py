@@ -28,7 +28,7 @@ _ACCEPTED = "give a folder of pictures, a .csv or .jsonl manifest, or an .npy or
 _PATHS, _LABELS = ("path", "file", "image"), ("label", "class")
 _INTEGER, _FRACTION = re.compile(r"\d{1,9}"), re.compile(r"-\d+|-?\d+\.\d*")
 Array = np.ndarray[Any, Any]
-X_NAMES, Y_NAMES = ("x", "images", "inputs", "features"), ("y", "labels", "targets")  # of arrays
+_X_NAMES, _Y_NAMES = ("x", "images", "inputs", "features"), ("y", "labels", "targets")  # of arrays
 _FILE_AND_NAMES = re.compile(r"(-|.*\.np[yz])(?::(.*))?", re.DOTALL | re.IGNORECASE)
 _LOGGER = logging.getLogger("wildood")
 
@@ -375,11 +375,11 @@ def open_arrays(text: str) -> Images:
     place, names = split_array_names(text)
     with _arrays_of(place) as arrays:
         stored = list(arrays)
-        x = _pick(arrays, names[:1] or (stored if len(stored) == 1 else X_NAMES), place, text)
-        has_labels = bool(names[1:]) or (not names and len(stored) > 1 and any(name in stored for name in Y_NAMES))
-        y = _pick(arrays, names[1:] or Y_NAMES, place, text) if has_labels else None
+        x = _plain(arrays[pick_inputs(stored, names, text)])
+        has_labels = bool(names[1:]) or (not names and len(stored) > 1 and any(name in stored for name in _Y_NAMES))
+        y = _plain(arrays[_pick_name(stored, names[1:] or _Y_NAMES, text)]) if has_labels else None
         has_classes = has_labels and not names and "classes" in stored
-        class_names = _pick(arrays, ["classes"], place, text) if has_classes else np.empty(0, str)
+        class_names = _plain(arrays["classes"]) if has_classes else np.empty(0, str)
     if x.ndim == 0 or (y is not None and y.ndim == 0):
         raise InputError(f"{text} holds a single number: give at least one example, along the first axis")
     if y is not None and len(x) != len(y):
@@ -423,22 +423,25 @@ def _arrays_of(place: str) -> Iterator[Mapping[str, Array]]:
             yield {"x": np.load(place, mmap_mode="r", allow_pickle=False)}
 
 
-def _pick(arrays: Mapping[str, Array], names: Sequence[str], place: str, text: str) -> Array:
-    array = arrays[pick_array_name(list(arrays), names, place, text)]
-    if not isinstance(array, np.ndarray):
-        raise no_arrays(place)
-    return array
+def pick_inputs(stored: Sequence[str], names: Sequence[str], text: str) -> str:
+    """The name of the array that holds the inputs: the first of `names`, the only one, or one with a usual name."""
+    return _pick_name(stored, names[:1] or (stored if len(stored) == 1 else _X_NAMES), text)
 
 
-def pick_array_name(stored: Sequence[str], names: Sequence[str], place: str, text: str) -> str:
-    """The first of some names that is the name of a stored array."""
+def _pick_name(stored: Sequence[str], names: Sequence[str], text: str) -> str:
     for name in names:
         if name in stored:
             return name
     raise InputError(
         f"{text}: no array named {' or '.join(names)}, it holds {', '.join(stored)}: name one, as in "
-        f"{place}:{','.join(stored[:2])}"
+        f"{split_array_names(text)[0]}:{','.join(stored[:2])}"
     )
+
+
+def _plain(array: Any) -> Array:
+    if not isinstance(array, np.ndarray):
+        raise TypeError("not an array")  # for `array_errors`
+    return array
 
 
 @contextmanager
@@ -454,11 +457,6 @@ def array_errors(place: str) -> Iterator[None]:
         ) from error
     except (OSError, *DAMAGED_ARRAY) as error:
         reason = getattr(error, "strerror", None)  # bzip2's own error for a damaged file has none
-        raise (
-            InputError(f"{place}: {reason}: give the path of a file that is there") if reason else no_arrays(place)
-        ) from error
-
-
-def no_arrays(place: str) -> InputError:
-    """The error for a file that is not one of arrays."""
-    return InputError(f"{place} is not an .npz or .npy file of plain arrays: numpy.savez writes one")
+        if reason:
+            raise InputError(f"{place}: {reason}: give the path of a file that is there") from error
+        raise InputError(f"{place} is not an .npz or .npy file of plain arrays: numpy.savez writes one") from error
