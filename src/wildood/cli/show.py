@@ -38,10 +38,10 @@ def run(words: Sequence[str]) -> None:
     if options.json:
         sys.stdout.write(json.dumps(content, indent=2) + "\n")
     else:
-        say_named(described(content), width=10)
+        say_named(description_lines(content), width=10)
 
 
-def described(content: Description) -> dict[str, str]:
+def description_lines(content: Description) -> dict[str, str]:
     """The description as lines of text, each with its name."""
     record, example = content["record"], content["example"]
     promise = Promise(**content["promise"]) if content["promise"] else None
@@ -65,12 +65,11 @@ def described(content: Description) -> dict[str, str]:
 
 def _warnings(record: Record) -> dict[str, str]:
     """What its record says against it, numbered if there is more."""
-    said = warnings_of(record)
-    return {f"warning {number}" if len(said) > 1 else "warning": text for number, text in enumerate(said, 1)}
+    texts = warnings_of(record)
+    return {f"warning {number}" if len(texts) > 1 else "warning": text for number, text in enumerate(texts, 1)}
 
 
 def _making(record: Record, history: list[dict[str, float]]) -> dict[str, str]:
-    """How a fit made it."""
     start_kept = record.get("assessment", {}).get("start_kept", False)
     kept = history[record["kept_epoch"]]  # a row of all stages; the last one's are the last
     stage = f" of stage {kept['stage']}" if "stage" in kept else ""
@@ -94,8 +93,8 @@ def _bracketed(settings: dict[str, Any]) -> str:
     return f" ({text})" if text else ""
 
 
-def _spec(described: dict[str, Any] | None) -> str:
-    if described is None:
+def _spec(settings: dict[str, Any] | None) -> str:
+    if settings is None:
         return ""
-    spec = InputSpec.from_dict(described)
+    spec = InputSpec.from_dict(settings)
     return f", {spec.layout}, mean {spec.mean}, std {spec.std}"
