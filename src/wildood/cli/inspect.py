@@ -30,7 +30,7 @@ NAMED = 5  # examples to label first that are named on screen
 class InspectOptions:
     """Look at traffic: how much of it is unknown, whether the false-alarm promise looks true, what to label first.
 
-    The exit code is 3 if unknowns are found at this confidence, 0 if not, or if that cannot be tested.
+    The exit code is 3 if unknowns are found at the confidence of --confidence, 0 if not, or if that cannot be tested.
 
     Attributes:
         detector: the directory that fit wrote.
