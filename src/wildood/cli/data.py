@@ -69,11 +69,11 @@ def _where(each: NamedSet, root: Path) -> str:
     if each.kind == "digits":
         return "in scikit-learn" if each.place(each.parts[0], root) else "missing"
     places = {part.name: each.place(part, root) for part in each.parts}
-    found = dict.fromkeys(place.relative_to(root).as_posix() for place in places.values() if place)
+    present = dict.fromkeys(place.relative_to(root).as_posix() for place in places.values() if place)
     absent = [name for name, place in places.items() if place is None]
-    if not found:
+    if not present:
         return "missing"
-    return ", ".join(found) + (f" (without {', '.join(absent)})" if absent else "")
+    return ", ".join(present) + (f" (without {', '.join(absent)})" if absent else "")
 
 
 def _get(wanted: Sequence[Wanted], root: Path, options: DataOptions) -> None:

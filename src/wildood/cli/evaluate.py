@@ -49,9 +49,9 @@ class EvaluateOptions:
         detector: the directory that fit wrote.
         id: known examples that nobody has trained on, with labels if there are any: a directory of pictures, a .csv or
             .jsonl file of paths, FILE.npz, FILE.npy or a named set.
-        ood: one or more sets of unknown examples, given in the same ways.
-        model: module:function, for a detector of a model of your own: no code is imported because a file says so.
-        out: the directory to write to; DETECTOR/evaluation unless given.
+        ood: one or more sets of unknown examples, named in the same ways.
+        model: module:function that builds a model of your own. For security, loading a detector never imports code.
+        out: the directory to write to (default: DETECTOR/evaluation).
         skip_broken: leave out pictures that cannot be read, instead of stopping.
         resamples: of the bootstrap.
         seed: of the bootstrap.

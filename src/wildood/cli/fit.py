@@ -46,7 +46,7 @@ class FitOptions(TrainingOptions):
         holdout: like labelled: examples that the model was not trained on. Used to calibrate the false-alarm rate.
         method: what to train with; wildood fit --method NAME --help shows the settings of a method.
         as_published: do what the released code does, bugs included (woods, woods-alt and energy-logistic).
-        features: the submodule whose output are the features, for methods that use them; found if not given.
+        features: the submodule whose output are the features, for methods that use them (default: detected).
         frozen: train only the last layer and what the method adds, on features that are computed once.
         confidence: guarantee the false-alarm rate with this probability over the draw of the holdout, instead of on average.
         by_class: a threshold for each predicted class, so that no class bears all false alarms.
@@ -158,7 +158,7 @@ def _write_page(
     """The page that compares the detector with the energy of the starting classifier, if matplotlib is installed."""
     labelled, wild, holdout = data
     if wild is None:
-        logger.info("no page: it shows wild data, and none was given")
+        logger.info("no page: it shows wild data, and there is none")
         return
     if not plots_installed():
         logger.info("for a page that shows what changed: pip install matplotlib, then the same command again")

@@ -30,7 +30,7 @@ NAMED = 5  # examples to label first that are named on screen
 class InspectOptions:
     """Look at traffic: how much of it is unknown, whether the false-alarm promise looks true, what to label first.
 
-    The exit code is 3 if unknowns are found at the asked confidence, 0 if not, or if that cannot be tested.
+    The exit code is 3 if unknowns are found at the confidence of --confidence, 0 if not, or if that cannot be tested.
 
     Attributes:
         detector: the directory that fit wrote.
@@ -38,9 +38,9 @@ class InspectOptions:
             standard input, or a named set.
         id: recent examples that are known to be ID and that no training has seen, like wild; labels are not needed. The
             traffic is compared with them instead of the holdout, and the false-alarm rate is measured on them.
-        confidence: with which unknowns must be found, and of every limit.
+        confidence: of the test for unknowns, and of every limit.
         top: how many examples to list and to show, of each kind.
-        model: module:function, for a detector of a model of your own: no code is imported because a file says so.
+        model: module:function that builds a model of your own. For security, loading a detector never imports code.
         out: the directory to write inspection.json and report.html to.
         skip_broken: leave out pictures that cannot be read, instead of stopping.
         quiet: show no progress.
@@ -59,7 +59,7 @@ class InspectOptions:
 
 
 def run(words: Sequence[str]) -> int:
-    """Write inspection.json and the page, say what was found, and return the exit code that says it again."""
+    """Write inspection.json and the page, print the result, and return its exit code."""
     options = parse(InspectOptions, "inspect", words)
     if options.wild is None:
         raise InputError("inspect needs --wild: give the traffic to look at")
@@ -89,7 +89,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def _read_known(detector: Detector, options: InspectOptions, traffic: Images) -> Images:
-    """The examples of --id; refused if they cannot be what they are said to be."""
+    """The examples of --id; refused if they had a role in making the detector or are the traffic itself."""
     text = str(options.id)
     known = read_unlabelled(text, "--id", options, detector)
     used = role_of(detector.record, known)

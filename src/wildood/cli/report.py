@@ -40,7 +40,7 @@ class ReportOptions:
 
     Attributes:
         runs: the directory that reproduce wrote its runs to.
-        out: the directory to write to; RUNS/report unless given.
+        out: the directory to write to (default: RUNS/report).
         title: of the page.
         method: a method or score of your own that some of the runs have, as module:Class.
         quiet: show no progress.

@@ -37,10 +37,10 @@ def run(words: Sequence[str]) -> None:
     if options.json:
         sys.stdout.write(json.dumps(content, indent=2, default=asdict) + "\n")
     else:
-        say_named(described(content), width=10)
+        say_named(description_lines(content), width=10)
 
 
-def described(content: Description) -> dict[str, str]:
+def description_lines(content: Description) -> dict[str, str]:
     """The description as lines of text, each with its name."""
     record, example, promise = content["record"], content["example"], content["promise"]
     by_class = content.get("class_thresholds")
@@ -63,12 +63,11 @@ def described(content: Description) -> dict[str, str]:
 
 def _warnings(record: Record) -> dict[str, str]:
     """What its record says against it, numbered if there is more."""
-    said = warnings_of(record)
-    return {f"warning {number}" if len(said) > 1 else "warning": text for number, text in enumerate(said, 1)}
+    texts = warnings_of(record)
+    return {f"warning {number}" if len(texts) > 1 else "warning": text for number, text in enumerate(texts, 1)}
 
 
 def _making(record: Record, history: list[dict[str, float]]) -> dict[str, str]:
-    """How a fit made it."""
     start_kept = record.get("assessment", {}).get("start_kept", False)
     kept = history[record["kept_epoch"]]  # a row of all stages; the last one's are the last
     stage = f" of stage {kept['stage']}" if "stage" in kept else ""

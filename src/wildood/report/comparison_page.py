@@ -51,7 +51,7 @@ def comparison_table(means: Mapping[str, Mapping[str, tuple[float, float]]]) -> 
 
 
 def comparison_page(outcomes: Sequence[Outcome], split: Split, command: str) -> str:
-    """The page of the demo; its closer look is at the first seed, whose split is given."""
+    """The page of the demo; its closer look is at the first seed, whose split is `split`."""
     results = [outcome.result for outcome in outcomes]
     seeds = list(dict.fromkeys(result.experiment.seed for result in results))
     first = {demo_title(each.result.experiment.method): each for each in outcomes if each.result.experiment.seed == seeds[0]}

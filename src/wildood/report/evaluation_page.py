@@ -105,7 +105,7 @@ def promise_text(check: PromiseCheck) -> str:
 
 
 def used_before(evaluation: Evaluation) -> list[str]:
-    """Which sets the detector was made from, a sentence for each."""
+    """A sentence for each set that had a role in making the detector."""
     sets = [(evaluation.id.name, evaluation.id.role_of), *((each.name, each.role_of) for each in evaluation.ood)]
     return [f"{name}: these examples {role_text(role)}: what is measured here is not new." for name, role in sets if role]
 
