@@ -272,8 +272,8 @@ def by_name(ended):
     return {each.experiment.name: each for each in ended}
 
 
-def train_with(train, callback, **settings):
-    return train(**settings | {"callbacks": [*settings["callbacks"], callback]})
+def train_with(train, callback, *arguments, callbacks, **settings):
+    return train(*arguments, callbacks=[*callbacks, callback], **settings)
 
 
 def killed_once(real, name, at_step):
