@@ -11,7 +11,14 @@ from wildood.experiments.store import RunStore
 from wildood.methods.shipped import METHODS
 
 
-@pytest.mark.parametrize(("name", "runs"), [("cifar100-stationary", 520), ("cifar10-pi", 450), ("digits", 150)])
+@pytest.mark.parametrize(
+    ("name", "runs"),
+    [
+        pytest.param("cifar100-stationary", 520, marks=pytest.mark.slow),
+        pytest.param("cifar10-pi", 450, marks=pytest.mark.slow),
+        ("digits", 150),
+    ],
+)
 def test_dry_run_prints_the_plan_and_runs_nothing(name, runs, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("wildood.experiments.plan.TIMED_IMAGES", 2)  # images, of a network that is slow here
     assert main(["reproduce", name, "--dry-run", "--runs", str(tmp_path / "runs")]) == 0
@@ -33,6 +40,7 @@ def test_a_plan_of_one_run_speaks_of_one(small, small_root, tmp_path, capsys):
     assert re.search(said, printed, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_plan_of_table_1_has_every_method_on_every_set(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("wildood.experiments.plan.TIMED_IMAGES", 2)
     main(["reproduce", "cifar100-stationary", "--dry-run", "--runs", str(tmp_path)])
@@ -210,6 +218,7 @@ def test_weights_that_are_missing_are_told_before_anything_is_run(small, small_r
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_missing_sets_are_told_before_anything_is_run(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("wildood.experiments.plan.TIMED_IMAGES", 2)
     assert main(["reproduce", "cifar10-pi", "--runs", str(tmp_path / "runs"), "--data-root", str(tmp_path)]) == 2

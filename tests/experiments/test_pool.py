@@ -185,6 +185,7 @@ def test_workers_that_keep_dying_are_told_instead_of_started_for_ever(small, sma
         run_all([small], RunStore(tmp_path), small_root, workers=2, on_end=lambda _: None)
 
 
+@pytest.mark.slow
 def test_a_worker_without_its_parent_stops_at_the_next_epoch(small, small_root, tmp_path):
     ours, theirs = multiprocessing.Pipe()
     ours.send(small)
@@ -271,8 +272,8 @@ def by_name(ended):
     return {each.experiment.name: each for each in ended}
 
 
-def train_with(train, callback, **settings):
-    return train(**settings | {"callbacks": [*settings["callbacks"], callback]})
+def train_with(train, callback, *arguments, callbacks, **settings):
+    return train(*arguments, callbacks=[*callbacks, callback], **settings)
 
 
 def killed_once(real, name, at_step):

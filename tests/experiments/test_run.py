@@ -293,6 +293,7 @@ def test_what_could_not_be_read_again_is_a_failure_and_not_a_run_without_end(sma
     assert run(small, store, small_root) is None
 
 
+@pytest.mark.slow
 def test_csi_runs_as_an_experiment_and_its_page_shows_both_stages(small, small_root, tmp_path):
     schedule = Schedule(epochs=1, batch=64, lr=1.0, decay="cosine", weight_decay=1e-6)
     experiment = replace(

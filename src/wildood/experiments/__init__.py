@@ -1,1 +1,1 @@
-"""Comparisons of methods on known data: the demo's digits."""
+"""Experiments: grids of runs, their store, and tables of their results compared with the paper's."""

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Any, Literal, Self, cast, get_type_hints
+from typing import Any, Literal, Self, cast
 
 from wildood.data.schema import SchemaError, check, check_arguments
 from wildood.detect.pretrain import check_rounds
@@ -126,10 +126,10 @@ class Experiment:
         self._check_values()
 
     def _check_types(self) -> None:
-        for name, expected in get_type_hints(type(self)).items():
-            value = getattr(self, name)
-            if not isinstance(value, Schedule):
-                object.__setattr__(self, name, _checked(check, _as_json(value), expected, name))
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is not each.default and not isinstance(value, Schedule):
+                object.__setattr__(self, each.name, _checked(check, _as_json(value), each.type, each.name))
 
     def _check(self) -> None:
         if self.method not in {**METHODS, **SCORES} and ":" in self.method:

@@ -81,7 +81,7 @@ def find_published(
     """The number that the paper prints for this, or None if it prints none.
 
     A method that sees no wild data has the same number whatever the wild data is: pi and `stationary` do not matter to
-    it. Accuracy is found with an empty `set`.
+    it. `set` is empty for accuracy.
 
     >>> find_published("cifar100", "woods", "svhn", "fpr95", 0.1, stationary=True).value
     0.52

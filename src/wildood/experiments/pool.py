@@ -244,15 +244,9 @@ def run_on_ray(
     The run directory and the data must be the same on all nodes. The run of a worker that is killed resumes from its last
     checkpoint. Other callers may work in the same directory, with Ray or without.
 
-    Args:
-        experiments: what to run.
-        store: where the runs are kept.
-        root: of the data.
-        address: of the cluster, or "local" for one on this machine that ends with this call; see `connected`.
-        on_end: called with the result or failure of each run.
-        cpus: how many CPUs a run has, and threads of torch.
-        gpus: how many GPUs a run has, or which share of one; a run without any sees none.
-        own: methods of the user's own that the experiments name; a module of that name must be on every node.
+    `address` is that of the cluster, or "local" for one on this machine that ends with this call. A run has `cpus` CPUs and
+    as many threads of torch, and `gpus` GPUs or a share of one; without any, it sees none. The modules of `own` methods must
+    be on every node.
     """
     waiting = store.pending(experiments)
     if not waiting:
@@ -390,19 +384,14 @@ def _ray() -> ModuleType:
 def _local_settings(after: ExitStack) -> dict[str, Any]:
     """Of a cluster on this machine: all its files in a directory that goes with it, and nobody else's work.
 
-    Ray listens to the network even here, and since 2.60 obeys only those who know a secret: given one, it keeps none in the
-    user's home.
+    Ray listens to the network even here, and since 2.60 requires a token, which it would otherwise write to the user's home.
     """
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     usual = tempfile.gettempdir()
     directory = usual if len(usual) <= LONGEST_PATH else "/tmp"  # noqa: S108 - only for a new directory in it
     place = tempfile.TemporaryDirectory(prefix="ray-", dir=directory, ignore_cleanup_errors=True)
-    return {
-        "num_cpus": processors(),
-        "include_dashboard": False,
-        "object_store_memory": OBJECTS,
-        "_temp_dir": after.enter_context(place),
-    }
+    settings = {"num_cpus": processors(), "include_dashboard": False, "object_store_memory": OBJECTS}
+    return settings | {"_temp_dir": after.enter_context(place)}
 
 
 def _check_reachable(address: str) -> None:

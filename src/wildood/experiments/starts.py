@@ -81,9 +81,9 @@ def check_starts(
 def copy_weights(path: Path, runs: Path) -> None:
     """Copy a file of weights to the run directory, so that every node of a cluster has it, even if the file goes."""
     content = _content(path)
-    kept = _copied_weights(_fingerprint(content), runs)
-    if not kept.exists() or kept.read_bytes() != content:
-        write_atomically(kept, content)
+    copy = _copied_weights(_fingerprint(content), runs)
+    if not copy.exists() or copy.read_bytes() != content:
+        write_atomically(copy, content)
 
 
 def start_name(experiment: Experiment) -> str:
