@@ -157,7 +157,7 @@ def choose_score(
 ) -> tuple[Score, dict[str, Any]]:
     """The candidate with the lowest criterion, the first of equal ones, and how it was chosen, as JSON-ready data.
 
-    The criterion is, by what is given:
+    The criterion depends on the data to choose by:
 
     - `ood`: the share of it accepted when 1 - alpha of ID is. It needs OOD labels.
     - `wild`: the share of it accepted at the candidate's own ID threshold (the paper's Appendix C).

@@ -52,8 +52,9 @@ class Knn(Score):
 
     def candidates(self) -> list[Score]:
         """One per k of the grid that the bank is large enough for, unless k is set."""
-        found = super().candidates()
-        return found if self.k is not None else [score for score in found if score.setting("k") <= len(self.bank)]
+        if self.k is not None:
+            return [self]
+        return [score for score in super().candidates() if score.setting("k") <= len(self.bank)]
 
 
 def kth_largest_product(queries: Tensor, bank: Tensor, k: int) -> Tensor:
