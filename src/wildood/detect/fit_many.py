@@ -51,7 +51,7 @@ def select(
         wild_holdout: wild examples.
         alpha: the false-alarm rate at which they are compared.
         accuracy_loss: how much accuracy a detector may lose against the most accurate one.
-        confidence: of the bounds, and of whether the first is separated from the others.
+        confidence: of the bounds, and of the test that the first is separated from the others.
 
     Returns:
         The ranking: `ranking.places[0].name` is the first, `ranking.separated` tells whether its FPR is surely the lowest,

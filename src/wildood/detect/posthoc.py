@@ -24,20 +24,8 @@ from wildood.detect.split import (
 )
 from wildood.errors import InputError
 from wildood.evaluate.metrics import fpr_at_tpr
-from wildood.evaluate.thresholds import (
-    check_alpha,
-    check_confidence,
-    check_finite,
-    conformal_threshold,
-    examples_needed,
-)
-from wildood.models.classifier import (
-    Classifier,
-    check_spec,
-    copy_classifier,
-    each_output,
-    model_fingerprint,
-)
+from wildood.evaluate.thresholds import check_alpha, check_confidence, check_finite, conformal_threshold, examples_needed
+from wildood.models.classifier import Classifier, check_spec, copy_classifier, each_output, model_fingerprint
 from wildood.scores.perturbation import PerturbedScore
 from wildood.scores.score import Score, score_all
 from wildood.settings import check_flag, optional
