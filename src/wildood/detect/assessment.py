@@ -23,30 +23,20 @@ LABELLED_SAMPLE = 1000  # labelled examples, at most, that show whether the thre
 class Assessment:
     """The assessment of a fit, with what a user should be warned of.
 
-    Attributes:
-        benefit: the trained detector compared with the energy score of the start; None where no epoch qualified.
-        start_kept: whether the start is deployed, because training was not shown to help.
-        examples: "wild", or "OOD" where known OOD examples choose.
-        aside: how many of these were set aside.
-        rejected: the share of these that the detector rejects.
-        nothing_unknown: the p-value of the hypothesis that none of these is unknown.
-        trained_on: how many wild examples of the training were scored; 0 where the start is deployed.
-        rejected_of_trained, rejected_of_labelled: the shares of such examples that the detector rejects.
-
     >>> assessment = Assessment(Comparison(0.9, 0.91, 0.01, 500, 25), True, "wild", 500, 0.09, 1e-3)
     >>> assessment.helped, assessment.warnings[0][:36]
     (False, 'training was not shown to help: of 5')
     """
 
-    benefit: Comparison | None
-    start_kept: bool
-    examples: str
-    aside: int
-    rejected: float
-    nothing_unknown: float
-    trained_on: int = 0
-    rejected_of_trained: float = 0.0
-    rejected_of_labelled: float = 0.0
+    benefit: Comparison | None  # the trained detector against the energy of the start; None where no epoch qualified
+    start_kept: bool  # the start is deployed, because training was not shown to help
+    examples: str  # "wild", or "OOD" where known OOD examples choose
+    aside: int  # how many of these were set aside
+    rejected: float  # the share of these that the detector rejects
+    nothing_unknown: float  # the p-value of the hypothesis that none of these is unknown
+    trained_on: int = 0  # wild examples of the training that were scored; 0 where the start is deployed
+    rejected_of_trained: float = 0.0  # the share of these that the detector rejects
+    rejected_of_labelled: float = 0.0  # the share of some labelled examples that the detector rejects
 
     @property
     def helped(self) -> bool:

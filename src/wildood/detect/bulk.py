@@ -173,10 +173,8 @@ class ShardDirectory:
 def shard_directory(output: Path, provenance: Mapping[str, str], *, skip_broken: bool = False) -> Iterator[ShardDirectory]:
     """The directory of a file's shards, which are joined into the file at the end of the block; an exception keeps them.
 
-    Args:
-        output: the file.
-        provenance: everything that decides its content, by names for messages; shards of another provenance are refused.
-        skip_broken: allow finished shards that left out unreadable files.
+    Shards of another `provenance` (everything that decides their content, by names for messages) are refused, and without
+    `skip_broken` those that left out unreadable files.
     """
     directory = ShardDirectory(output)
     path, lock = directory.path, directory.path / "lock"

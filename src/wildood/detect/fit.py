@@ -1,6 +1,5 @@
 """`fit`: a user's classifier and data in, a trained and calibrated detector out."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from torch import nn
 from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.data.sampling import seeded
+from wildood.data.schema import dump, parse
 from wildood.data.validation import all_labels, check_labels
 from wildood.detect.assessment import accuracy_lost, assess, training_benefit
 from wildood.detect.detector import Detector, Promise, versions
@@ -246,10 +246,8 @@ def _check_choice(objective: Objective, settings: _Settings, *, has_wild: bool) 
     if has_wild and not several and not settings.method.uses_wild:
         logger.warning("%s does not use wild data: it trains on labelled data alone", type(settings.method).__name__)
     if settings.keep == "last" and several:
-        raise InputError(
-            "keep='last' leaves no part of the holdout to choose epsilon by: give epsilon, or keep='best' (--epsilon or "
-            "--keep best)"
-        )
+        instead = "give epsilon, or keep='best' (--epsilon or --keep best)"
+        raise InputError(f"keep='last' leaves no part of the holdout to choose epsilon by: {instead}")
 
 
 def _with_selection(data: FitSplit, objective: Objective, settings: _Settings) -> FitSplit:
@@ -346,8 +344,7 @@ def _trained_or_start(
         both = trained.classifier, trained.score
         benefit = training_benefit(start, both, data.selection, data.wild_aside, settings.alpha)
         # All processes decide as the first one does: another machine may round otherwise.
-        agreed = json.loads(broadcast(json.dumps(asdict(benefit)).encode()) or b"{}")
-        trained = trained._replace(benefit=Comparison(**agreed))
+        trained = trained._replace(benefit=parse(broadcast(dump(benefit)) or b"", Comparison))
     if settings.keep != "best" or (trained.benefit is not None and trained.benefit.helped):
         return trained
     record = trained.record | {"kept_epoch": 0, "chosen": {}}

@@ -51,7 +51,7 @@ def select(
         wild_holdout: wild examples.
         alpha: the false-alarm rate at which they are compared.
         accuracy_loss: how much accuracy a detector may lose against the most accurate one.
-        confidence: of the bounds, and of whether the first is separated from the others.
+        confidence: of the bounds, and of the test that the first is separated from the others.
 
     Returns:
         The ranking: `ranking.places[0].name` is the first, `ranking.separated` tells whether its FPR is surely the lowest,
@@ -140,8 +140,9 @@ def fit_many(
     kept, ranking_id = (Part(unseen, part) for part in split(len(unseen), RANKING, generator(seed, "candidates")))
     traffic, ranking_wild = split_for_ranking(traffic, seed)
     _check_thirds(len(unseen), settings["alpha"], settings.get("confidence"))
+    identity = {"methods": ", ".join(sorted(names))}
     if run is not None:
-        _check_owner(run, names)
+        _check_owner(run, identity)
     detectors = {}
     for name, method in zip(names, methods, strict=True):
         with verbose_logging(verbose=verbose):
@@ -149,7 +150,7 @@ def fit_many(
         own = {"run_dir": None if run is None else run / name, **settings}
         detectors[name] = fit(model, labelled, traffic, kept, method=method, seed=seed, verbose=verbose, **own)
         if run is not None:  # not before: a first fit that is refused must leave no run behind
-            RunDirectory(run, _identity(names))
+            RunDirectory(run, identity)
     ranking = _rank(detectors, ranking_id, ranking_wild, settings["alpha"], accuracy_loss=0.01, confidence=0.95)
     starts = [name for name, each in detectors.items() if each.record.get("assessment", {}).get("start_kept")]
     if starts:
@@ -182,17 +183,13 @@ def _check_thirds(count: int, alpha: float, confidence: float | None) -> None:
         )
 
 
-def _check_owner(run: Path, names: Sequence[str]) -> None:
+def _check_owner(run: Path, identity: dict[str, str]) -> None:
     """Refuse a directory in which something else than these methods was trained: its detector would be replaced."""
     record = run / "run.json"
     if record.exists():
         if b'"methods"' not in record.read_bytes():
             raise CheckpointError(f"{run} belongs to another run, of a single method: give another directory")
-        RunDirectory(run, _identity(names))  # which refuses that of others
-
-
-def _identity(names: Sequence[str]) -> dict[str, str]:
-    return {"methods": ", ".join(sorted(names))}
+        RunDirectory(run, identity)  # which refuses that of others
 
 
 def _rank(

@@ -24,20 +24,8 @@ from wildood.detect.split import (
 )
 from wildood.errors import InputError
 from wildood.evaluate.metrics import fpr_at_tpr
-from wildood.evaluate.thresholds import (
-    check_alpha,
-    check_confidence,
-    check_finite,
-    conformal_threshold,
-    examples_needed,
-)
-from wildood.models.classifier import (
-    Classifier,
-    check_spec,
-    copy_classifier,
-    each_output,
-    model_fingerprint,
-)
+from wildood.evaluate.thresholds import check_alpha, check_confidence, check_finite, conformal_threshold, examples_needed
+from wildood.models.classifier import Classifier, check_spec, copy_classifier, each_output, model_fingerprint
 from wildood.scores.perturbation import PerturbedScore
 from wildood.scores.score import Score, score_all
 from wildood.settings import check_flag, optional
@@ -157,7 +145,7 @@ def choose_score(
 ) -> tuple[Score, dict[str, Any]]:
     """The candidate with the lowest criterion, the first of equal ones, and how it was chosen, as JSON-ready data.
 
-    The criterion is, by what is given:
+    The criterion depends on the data to choose by:
 
     - `ood`: the share of it accepted when 1 - alpha of ID is. It needs OOD labels.
     - `wild`: the share of it accepted at the candidate's own ID threshold (the paper's Appendix C).

@@ -105,11 +105,7 @@ class Classifier(nn.Module):
 
 
 def logits_of(output: Any) -> Tensor:
-    """The logits in a model's output: a tensor, or an object with `.logits` as Hugging Face models return.
-
-    >>> logits_of(torch.zeros(2, 3, dtype=torch.float64)).dtype
-    torch.float32
-    """
+    """The logits in a model's output: a tensor, or an object with `.logits` as Hugging Face models return."""
     logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
     if not isinstance(logits, Tensor):
         raise InputError(
@@ -154,11 +150,7 @@ def check_spec(spec: Any) -> None:
 
 
 def try_classifier(model: nn.Module, raw: Tensor, spec: InputSpec | None) -> int:
-    """Run the model once on a few examples, in evaluation mode; the number of its classes, or a clear refusal.
-
-    >>> try_classifier(nn.Linear(2, 3), torch.zeros(4, 2), None)
-    3
-    """
+    """Run the model once on a few examples, in evaluation mode; the number of its classes, or a clear refusal."""
     classifier = Classifier(model, spec)
     with evaluating(classifier):
         batch = classifier.prepare(raw)
@@ -178,9 +170,7 @@ def try_classifier(model: nn.Module, raw: Tensor, spec: InputSpec | None) -> int
         raise InputError("the model's logits are not finite on the first labelled examples: check its weights and inputs")
     sums = logits.sum(1) if bool((logits >= 0).all()) else logits.exp().sum(1)
     if bool(((sums - 1).abs() < 1e-4).all()):
-        raise InputError(
-            "the model returns probabilities or their logarithms: return logits, without the softmax at its end"
-        )
+        raise InputError("the model returns probabilities or their logarithms: return logits, without a softmax at its end")
     return logits.shape[1]
 
 
@@ -195,11 +185,6 @@ def last_layer(classifier: Classifier, some: Tensor) -> tuple[Tensor, Tensor]:
     """Weight and bias of the linear layer that makes logits of the features, for scores that change features.
 
     It is tried on some raw examples, because the last Linear that a forward pass reaches may be something else.
-
-    >>> classifier = Classifier(nn.Sequential(nn.Linear(2, 3)), tap=FeatureTap("0", side="input"))
-    >>> weight, bias = last_layer(classifier, torch.ones(4, 2))
-    >>> weight.shape, bias.shape
-    (torch.Size([3, 2]), torch.Size([3]))
     """
     layer = None if classifier.tap is None else classifier.model.get_submodule(classifier.tap.layer)
     if classifier.tap is None or classifier.tap.side != "input" or not isinstance(layer, nn.Linear):
@@ -256,11 +241,7 @@ def uncompiled(model: nn.Module) -> nn.Module:
 
 
 def plain_name(name: str) -> str:
-    """A parameter's or submodule's name in the model without wrappers.
-
-    >>> plain_name("_orig_mod.body._orig_mod.0.weight")
-    'body.0.weight'
-    """
+    """A parameter's or submodule's name in the model without wrappers: "body._orig_mod.0" is "body.0"."""
     return name.replace(f"{WRAPPED}.", "")
 
 
@@ -303,12 +284,6 @@ def forward_all(
 
 
 def each_output(classifier: Classifier, source: Source, take: Callable[[Outputs], Tensor]) -> Tensor:
-    """What `take` makes of the outputs for every example of a source, on the CPU.
-
-    >>> import numpy as np
-    >>> from wildood.data.sources import ArraySource
-    >>> each_output(Classifier(nn.Linear(2, 3)), ArraySource(np.zeros((5, 2))), lambda outputs: outputs.logits).shape
-    torch.Size([5, 3])
-    """
+    """What `take` makes of the outputs for every example of a source, on the CPU."""
     with evaluating(classifier):
         return torch.cat([take(outputs).cpu() for outputs, _ in forward_all(classifier, source)])

@@ -51,12 +51,6 @@ def moments_of(classifier: Classifier, some: Tensor) -> Iterator[Moments | None]
     """The moments at the layer that makes the logits, over the forward passes inside the block.
 
     `some` raw examples are used to find the layer. The block gets None if no linear layer makes the logits.
-
-    >>> classifier = Classifier(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 4)))
-    >>> with moments_of(classifier, torch.zeros(2, 2)) as moments:
-    ...     _ = classifier(torch.ones(10, 2))
-    >>> moments.count, moments.matrix().shape
-    (10, torch.Size([3, 3]))
     """
     moments = _find_layer(classifier, some)
     if moments is None:

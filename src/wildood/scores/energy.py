@@ -20,10 +20,7 @@ def energy(logits: Tensor) -> Tensor:
 
 
 class EnergyScore(Score):
-    """s(x) = -T log Σ_j exp(f_j(x) / T), the energy of the logits f at temperature T.
-
-    Attributes:
-        temperature: T; None to have it chosen by wild acceptance.
+    """s(x) = -T log Σ_j exp(f_j(x) / T), the energy of the logits f at temperature T; None has T chosen by wild acceptance.
 
     >>> EnergyScore()(Outputs(torch.tensor([[9.0, 0.0], [0.1, 0.0]]))).argmax().item()
     1

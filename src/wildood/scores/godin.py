@@ -14,9 +14,6 @@ from wildood.scores.score import Needs
 class GodinScore(PerturbedScore):
     """s(x) = -max_i h_i(x~), where h_i = cos(w_i, φ) is the numerator of the head's logits and x~ the perturbed input.
 
-    Attributes:
-        directions: w_i, one row per class.
-
     >>> score = GodinScore(features=2, classes=3, epsilon=0.0)
     >>> score(Outputs(torch.zeros(4, 3), torch.ones(4, 2))).shape
     torch.Size([4])
@@ -28,7 +25,7 @@ class GodinScore(PerturbedScore):
 
     def __init__(self, features: int, classes: int, epsilon: float | None = None) -> None:
         super().__init__(epsilon=epsilon, features=features, classes=classes)
-        self.directions = torch.nn.Parameter(torch.ones(classes, features))
+        self.directions = torch.nn.Parameter(torch.ones(classes, features))  # w_i, one row per class
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Minus the largest cosine."""

@@ -20,9 +20,7 @@ class Knn(Score):
 
     The search is exact: |z - z'|² = 2 - 2 z·z', so that the k-th nearest neighbour has the k-th largest inner product.
 
-    Attributes:
-        k: which neighbour; None to have it chosen by wild acceptance. The paper takes 50 for CIFAR-10.
-        bank: the normalised features of the labelled examples.
+    k = None has it chosen by wild acceptance. The paper takes 50 for CIFAR-10.
 
     >>> Knn().k
     50
@@ -31,7 +29,7 @@ class Knn(Score):
     paper = "Sun et al., Out-of-Distribution Detection with Deep Nearest Neighbors, 2022"
     needs = Needs(labelled=True, features=True)
     grid: ClassVar = {"k": (1, 5, 10, 20, 50, 100, 200)}
-    bank: Tensor
+    bank: Tensor  # the normalised features of the labelled examples
 
     def __init__(self, k: int | None = 50) -> None:
         k = optional(check_count)(k, "Knn: k")
@@ -52,8 +50,9 @@ class Knn(Score):
 
     def candidates(self) -> list[Score]:
         """One per k of the grid that the bank is large enough for, unless k is set."""
-        found = super().candidates()
-        return found if self.k is not None else [score for score in found if score.setting("k") <= len(self.bank)]
+        if self.k is not None:
+            return [self]
+        return [score for score in super().candidates() if score.setting("k") <= len(self.bank)]
 
 
 def kth_largest_product(queries: Tensor, bank: Tensor, k: int) -> Tensor:

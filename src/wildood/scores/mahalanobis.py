@@ -18,11 +18,6 @@ class Mahalanobis(PerturbedScore):
     μ_c is the mean of the features φ of class c, Σ their covariance around the class means, the same for all classes. The
     pseudo-inverse Σ⁺ leaves out directions without variance. A class without labelled examples is left out.
 
-    Attributes:
-        centre: the mean of all features.
-        whitening: W, with W Wᵀ = Σ⁺.
-        means: Wᵀ(μ_c - centre), one row per class.
-
     >>> Mahalanobis(epsilon=0.0).needs.labels
     True
     """
@@ -30,9 +25,9 @@ class Mahalanobis(PerturbedScore):
     paper = "Lee et al., A Simple Unified Framework for Detecting OOD Samples, 2018"
     needs = Needs(labelled=True, labels=True, features=True, gradients=True)
     grid: ClassVar = {"epsilon": (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.005, 0.01)}
-    centre: Tensor
-    whitening: Tensor
-    means: Tensor
+    centre: Tensor  # the mean of all features
+    whitening: Tensor  # W, with W Wᵀ = Σ⁺
+    means: Tensor  # Wᵀ(μ_c - centre), one row per class
 
     def __init__(self, epsilon: float | None = None) -> None:
         super().__init__(epsilon=epsilon)

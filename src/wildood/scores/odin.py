@@ -13,8 +13,7 @@ from wildood.settings import check_number
 class Odin(PerturbedScore):
     """s(x) = -max_k softmax(f(x~) / T)_k, where x~ = x - ε sign(∇_x CE(f(x) / T, argmax f)) / std is the perturbed input.
 
-    Attributes:
-        temperature: T; None to have it chosen by wild acceptance, together with ε.
+    temperature = None has T chosen by wild acceptance, together with ε.
 
     >>> import torch
     >>> Odin(epsilon=0.0)(Outputs(torch.tensor([[9.0, 0.0], [0.1, 0.0]]))).argmax().item()
@@ -32,8 +31,8 @@ class Odin(PerturbedScore):
 
     def __init__(self, temperature: float | None = 1000.0, epsilon: float | None = None) -> None:
         super().__init__(epsilon=epsilon)
-        expected = "a positive number, or None to have it chosen"
         if temperature is not None:
+            expected = "a positive number, or None to have it chosen"
             temperature = check_number(temperature, "Odin: temperature", expected, above=0)
         # Temperature first: a message names the first setting that is to be chosen, and ID data alone can choose epsilon.
         self.settings = {"temperature": temperature, "epsilon": self.epsilon}

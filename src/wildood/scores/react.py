@@ -14,17 +14,13 @@ from wildood.settings import check_number
 class ReAct(Score):
     """s(x) = E(W min(φ(x), c) + b), where W, b is the last layer and c a percentile of all features of the labelled data.
 
-    Attributes:
-        percentile: which percentile c is.
-        level: c.
-
     >>> ReAct().percentile
     90.0
     """
 
     paper = "Sun et al., ReAct: Out-of-distribution Detection With Rectified Activations, 2021"
     needs = Needs(labelled=True, features=True)
-    level: Tensor
+    level: Tensor  # c
     weight: Tensor
     bias: Tensor
 

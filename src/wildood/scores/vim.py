@@ -17,11 +17,8 @@ class Vim(Score):
     The variance is that of the features φ of labelled data around u. On labelled data, the mean of the virtual logit
     α |Rᵀ(φ - u)| equals the mean of the largest logit, which defines α.
 
-    Attributes:
-        dimensions: of the principal space, which R leaves out. None for the paper's rule: 1000 of 2048 features or more, 512
-            of 768 or more, else half of them.
-        origin: u.
-        residual: α R.
+    `dimensions` is that of the principal space, which R leaves out. None for the paper's rule: 1000 of 2048 features or
+    more, 512 of 768 or more, else half of them.
 
     >>> Vim(dimensions=32).settings
     {'dimensions': 32}
@@ -29,8 +26,8 @@ class Vim(Score):
 
     paper = "Wang et al., ViM: Out-Of-Distribution with Virtual-logit Matching, 2022"
     needs = Needs(labelled=True, features=True)
-    origin: Tensor
-    residual: Tensor
+    origin: Tensor  # u
+    residual: Tensor  # α R
 
     def __init__(self, dimensions: int | None = None) -> None:
         dimensions = optional(check_count)(dimensions, "Vim: dimensions")

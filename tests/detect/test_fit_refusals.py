@@ -380,7 +380,7 @@ def test_equal_examples_in_wild_and_elsewhere_are_counted(call, toy, caplog):
 
 @pytest.mark.parametrize("last", [nn.Softmax(1), nn.LogSoftmax(1)])
 def test_a_model_that_returns_probabilities_is_refused(call, trained, last):
-    refuses(call, "return logits, without the softmax at its end", model=nn.Sequential(trained(), last))
+    refuses(call, "return logits, without a softmax at its end", model=nn.Sequential(trained(), last))
 
 
 def test_float_images_that_were_not_scaled_are_refused():
