@@ -71,7 +71,7 @@ def train(path: Path) -> None:
     objective = Woods().objective(classifier, measure_start(classifier, known, seed=0))
     wild, _ = WildPool(open_images(path)).set_aside(0.1, seed=0)
     training = Training(objective, known, wild, Schedule(steps=10_000), seed=0)
-    training.terms = OneProcess(objective)
+    training.strategy = OneProcess(objective)
     resident = training.batches.draw()
     seconds: dict[str, list[float]] = {"source": [], "resident": []}
     with training.batches as from_source, path.open("rb") as file:

@@ -235,7 +235,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path):
             if training.steps == 8:
                 training.objective.logit.bias.data.fill_(math.nan)
 
-    callbacks = [Spoil(), Checkpoint(directory, seconds=0.0)]
+    callbacks = [Checkpoint(directory, seconds=0.0), Spoil()]
     run = training(Woods(), Schedule(steps=50, batch=8), callbacks=callbacks)
     with pytest.raises(TrainingError, match=rf"NaN at step 8 .*last good checkpoint is {directory.checkpoint_path}"):
         run.train()
@@ -277,6 +277,52 @@ def test_callbacks_are_called_in_order_may_add_columns_and_stop_the_run():
     assert all(row["mine"] == 1.0 for row in run.history)
 
 
+def test_a_column_of_another_type_becomes_a_number():
+    class Column(Callback):
+        def on_epoch_end(self, training, row):
+            row |= {"numpy": np.float32(0.5), "torch": torch.tensor(2.0)}
+
+    history = training(Woods(), Schedule(steps=5, batch=8), callbacks=[Column()]).train()
+    assert all((row["numpy"], row["torch"]) == (0.5, 2.0) and type(row["numpy"]) is float for row in history)
+
+
+def test_a_run_that_is_stopped_before_a_step_takes_no_further_step():
+    class Stop(Callback):
+        def on_step_begin(self, training):
+            if training.steps == 3:
+                training.stop()
+
+    assert [row["step"] for row in training(Woods(), Schedule(steps=20, batch=8), callbacks=[Stop()]).train()] == [0, 3]
+
+
+def test_a_resumed_run_calls_each_hook_of_a_callback_once_for_each_step(tmp_path):
+    begun = []
+
+    class Note(Callback):
+        def on_step_begin(self, training):
+            begun.append(training.steps)
+
+        def on_step_end(self, training):
+            if training.steps == 4 and begun.count(3) == 1 and len(begun) == 4:
+                raise KeyboardInterrupt
+
+    def run():
+        saving = Checkpoint(RunDirectory(tmp_path, {}), seconds=0.0)
+        training(Woods(), Schedule(steps=6, batch=8), callbacks=[saving, Note()]).train()
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    run()
+    assert begun == [0, 1, 2, 3, 3, 4, 5]  # the fourth step was under way, and is taken again
+
+
+def test_constraints_without_multipliers_are_refused():
+    run = training(Woods(), Schedule(steps=5, batch=8))
+    run.objective.constraints = lambda outputs, labels: {"other": torch.zeros(())}
+    with pytest.raises(ValueError, match=r"has the constraints \['other'\], but its duals name"):
+        run.train()
+
+
 def test_a_callback_may_be_added_or_left_out_when_a_run_is_resumed(tmp_path):
     class Counter(Callback):
         steps = 0
@@ -294,11 +340,12 @@ def test_a_callback_may_be_added_or_left_out_when_a_run_is_resumed(tmp_path):
 
     def resumed(*callbacks):
         saving = Checkpoint(RunDirectory(tmp_path, {}), seconds=0.0)
-        return training(Woods(), Schedule(steps=10, batch=8), callbacks=[*callbacks, saving])
+        return training(Woods(), Schedule(steps=10, batch=8), callbacks=[saving, *callbacks])
 
     with pytest.raises(KeyboardInterrupt):
         resumed(Counter()).train()
     counter = Counter()
-    resumed(Recorder(), counter).callbacks[-1].on_train_begin(run := resumed(Recorder(), counter))
+    run = resumed(Recorder(), counter)
+    run.callbacks[0].on_train_begin(run)
     assert (run.steps, counter.steps) == (5, 5)
     assert resumed().train()[-1]["step"] == 10

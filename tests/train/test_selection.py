@@ -44,11 +44,11 @@ def training(looks: list[int], right: int = 100, constraints: list[float] | None
     torch.manual_seed(0)
     classifier = Classifier(nn.Linear(4, 3))
     objective = Woods().objective(classifier, measure_start(classifier, LABELLED, seed=7))
-    return Training(objective, LABELLED, WILD, ROUNDS, 7, [SelectEpoch(Scripted()), *callbacks])
+    return Training(objective, LABELLED, WILD, ROUNDS, 7, [*callbacks, SelectEpoch(Scripted())])
 
 
 def kept(run: Training) -> int:
-    return run.callbacks[0].kept
+    return run.callbacks[-1].kept
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_run_that_is_cut_within_a_round_goes_on_from_there(tmp_path):
                 raise RuntimeError
 
     saving = Checkpoint(RunDirectory(tmp_path, {}), seconds=0.0)
-    first = training([90, 80, 70], constraints=[0.5, 0.3, 0.2], callbacks=[Cut(), saving])
+    first = training([90, 80, 70], constraints=[0.5, 0.3, 0.2], callbacks=[saving, Cut()])
     with pytest.raises(RuntimeError):
         first.train()
     second = training([70], constraints=[0.25], callbacks=[Checkpoint(RunDirectory(tmp_path, {}))])

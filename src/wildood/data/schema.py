@@ -89,7 +89,7 @@ def check(value: Any, expected: Any, path: str = "") -> Any:
         except SchemaError:
             raise
         except ValueError as error:
-            raise SchemaError(f"{path or 'the whole'} is not valid: {error}") from error
+            raise SchemaError(f"{path or 'the whole'}: {error}") from error
     if origin in {list, tuple, Sequence}:
         return _check_list(value, origin, arguments, path)
     if origin in {dict, Mapping}:

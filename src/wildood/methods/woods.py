@@ -71,7 +71,8 @@ class Woods:
         dual_ascent: "projected" is λ <- max(0, λ + mu2 c); "gradient" is λ <- λ + mu2 ∂ψ/∂λ, line 7 of Algorithm 1.
         shared_multiplier: one multiplier for both constraints, as in the released code.
         penalty_cap: the largest penalty; None for no cap.
-        published_schedule: train for the published 100 epochs by default, instead of 100 steps.
+        published_schedule: train by `Schedule.as_published()` by default (100 epochs, duals once per epoch, no clip),
+            instead of by `Schedule()`.
 
     >>> Woods().alpha, Woods().schedule().duals
     (0.05, 'step')

@@ -17,29 +17,23 @@ class Callback:
     """Something to do at fixed points of a run; override the methods you need.
 
     `training` has `steps`, `total`, `history`, `objective`, `schedule` and `lagrangian`; `training.stop()` ends the run.
-
-    Attributes:
-        examples: how many examples it looks at after each epoch. The looks of a run that is counted in steps become rarer
-            where they would take long.
+    Several processes (torchrun) must decide alike, in the same step.
 
     >>> import numpy as np, torch, wildood
-    >>> class Patience(wildood.Callback):
+    >>> class StopAfterThreeSteps(wildood.Callback):
     ...     def on_step_end(self, training):
     ...         if training.steps == 3:
     ...             training.stop()
     >>> x, y = np.random.default_rng(0).normal(size=(600, 2)).astype("float32"), np.arange(600) % 2
     >>> data = (x[:200], y[:200]), x[200:400], (x[400:], y[400:])
-    >>> schedule = wildood.Schedule(steps=10, batch=32)
-    >>> model = torch.nn.Linear(2, 2)
-    >>> detector = wildood.fit(model, *data, schedule=schedule, callbacks=[Patience()], keep="last", verbose=False)
+    >>> settings = {"schedule": wildood.Schedule(steps=10, batch=32), "keep": "last", "verbose": False}
+    >>> detector = wildood.fit(torch.nn.Linear(2, 2), *data, **settings, callbacks=[StopAfterThreeSteps()])
     >>> detector.history[-1]["step"]
     3
     """
 
-    examples: int = 0
-
     def on_train_begin(self, training: "Training") -> None:
-        """Before anything else; a resumed run has not been restored yet."""
+        """Before the first step; a resumed run has been restored."""
 
     def context(self, training: "Training") -> AbstractContextManager[Any]:  # noqa: ARG002 - for those that need it
         """A context that is entered before the first step and left after the last one, or by an error."""
@@ -55,7 +49,7 @@ class Callback:
         """After each epoch, and once for the start (epoch 0). `row` is that of the history: columns may be added."""
 
     def on_train_end(self, training: "Training") -> None:
-        """After the last step; of several callbacks, the last one is called first."""
+        """After the last step; the objective has the weights that are kept."""
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must hold of it: numbers, texts, tensors, lists and dicts."""

@@ -16,7 +16,7 @@ import torch
 
 from wildood.data.files import DamagedFileError, digest, dump_state, load_state, remove_leftovers, write_atomically
 from wildood.data.schema import SchemaError, check, parse
-from wildood.errors import CheckpointError, TrainingError
+from wildood.errors import CheckpointError
 from wildood.train.callbacks import Callback
 from wildood.train.distributed import all_reduce_sum, any_process, broadcast, flat, in_words, is_first
 from wildood.train.history import Row, append_row, rewrite_rows
@@ -207,15 +207,10 @@ class Checkpoint(Callback):
 
     @contextmanager
     def context(self, training: "Training") -> Iterator[None]:  # noqa: ARG002 - every callback gets it
-        """Defer Ctrl-C, and name the last good checkpoint if training fails."""
+        """Defer Ctrl-C."""
         self.next_save = time.monotonic() + self.seconds
-        try:
-            with defer_interrupt() as self.interrupt:
-                yield
-        except TrainingError as error:
-            if not self.run.checkpoint_path.exists():
-                raise
-            raise TrainingError(f"{error}; the last good checkpoint is {self.run.checkpoint_path}") from error
+        with defer_interrupt() as self.interrupt:
+            yield
 
     def on_step_begin(self, training: "Training") -> None:
         """Save what the last step led to, if it is time; stop after that, if Ctrl-C was pressed."""

@@ -41,10 +41,19 @@ class AugmentedLagrangian:
 
     def __call__(self, terms: Terms) -> Tensor:
         """The augmented Lagrangian of a batch."""
+        self.check_names(terms.constraints)
         total = terms.loss
         for name, c in terms.constraints.items():
             total = total + psi(c, self.multipliers[name], self.penalties[name])
         return total
+
+    def check_names(self, constraints: Mapping[str, Any]) -> None:
+        """Refuse constraints without a multiplier, and multipliers without a constraint: a bug of an objective."""
+        if constraints.keys() != self.multipliers.keys():
+            raise ValueError(
+                f"the objective has the constraints {sorted(constraints)}, but its duals name {sorted(self.multipliers)}: "
+                "return the same names from forward() and constraints() as Duals(multipliers=...) has"
+            )
 
     def ascend(self, constraints: Mapping[str, Tensor | float]) -> None:
         """Line 7 of Algorithm 1: dual ascent, for each constraint.
@@ -61,7 +70,7 @@ class AugmentedLagrangian:
                 multiplier.add_(rate * c).clamp_(min=0)
 
     def grow(self, constraints: Mapping[str, Tensor | float]) -> None:
-        """Lines 8 to 13 of Algorithm 1: β <- γβ for each constraint above tol, up to the cap."""
+        """Lines 8 to 13 of Algorithm 1: β <- γβ for each constraint c (a mean minus its level) above tol, up to the cap."""
         for name, c in constraints.items():
             if c > self.settings.tol:
                 grown = self.penalties[name] * self.settings.growth

@@ -61,7 +61,7 @@ class Training:
         self.history: list[Row] = []
         self.per_epoch, self.total = schedule.length(len(labelled), [len(pool) for pool in wild.pools] if wild else [])
         self.images_per_step = schedule.batch * (1 if wild is None else 2)
-        examples = sum(callback.examples for callback in self.callbacks)
+        examples = sum(callback.monitor.examples for callback in self.callbacks if isinstance(callback, SelectEpoch))
         self.row_every = schedule.row_every(self.per_epoch, self.images_per_step, examples)
         self.lagrangian = AugmentedLagrangian(objective.duals, objective.classifier.device)
         self.optimiser = objective.optimiser(schedule)
@@ -74,7 +74,7 @@ class Training:
         """Run to the end of the schedule, from the last checkpoint if there is one; the history."""
         device = self.objective.classifier.device
         with peer_failure_message(), seeded(self.seed, "model", device), synchronised_batch_norm(self.objective):
-            self.terms = strategy_for(self.objective, self.schedule, self.seed)
+            self.strategy = strategy_for(self.objective, self.schedule, self.seed)
             self._call("on_train_begin")
             if not self.history:
                 self._end_row({})  # the start
@@ -83,22 +83,23 @@ class Training:
                     stack.enter_context(each)
                 while not self.is_over:
                     self._call("on_step_begin")
-                    self.step()
-                    self._call("on_step_end")
-                    if self.is_over or self.schedule.is_end(self.steps, self.row_every):
+                    if not self.is_over:
+                        self.step()
+                        self._call("on_step_end")
+                    if self.epoch_constraints.count and (self.is_over or self.schedule.is_end(self.steps, self.row_every)):
                         self.end_epoch()
-                for callback in reversed(self.callbacks):
-                    callback.on_train_end(self)
+                self._call("on_train_end")
         self.optimiser.zero_grad(set_to_none=True)
         return self.history
 
     def step(self) -> None:
-        """Lines 4 and 5 of Algorithm 1: draw a batch, and descend its augmented Lagrangian."""
+        """Lines 4 and 5 of Algorithm 1: sample a batch, and descend its augmented Lagrangian."""
         self.objective.train()
         for group in self.optimiser.param_groups:
             group["lr"] = self.schedule.lr_at(self.steps, self.per_epoch, self.total)
-        terms: Terms = self.terms(self.batches.draw(), self.steps)
-        lagrangian = self.lagrangian(terms)  # line 4
+        batch = self.batches.draw()  # line 4: sample a batch
+        terms: Terms = self.strategy(batch, self.steps)
+        lagrangian = self.lagrangian(terms)  # line 4: its augmented Lagrangian
         self._check(lagrangian)
         self.optimiser.zero_grad(set_to_none=True)
         lagrangian.backward()  # type: ignore[no-untyped-call]
@@ -118,6 +119,7 @@ class Training:
         constraints = self.epoch_constraints.means()
         if self.schedule.duals == "epoch":
             constraints = full_constraints(self.objective, self.labelled)
+            self.lagrangian.check_names(constraints)
             self.lagrangian.ascend(constraints)  # line 7
         self.lagrangian.grow(constraints)  # lines 8 to 13
         loss = float(self.epoch_loss) / self.epoch_constraints.count
@@ -145,6 +147,7 @@ class Training:
         self.history.append(row)
         for callback in self.callbacks:
             callback.on_epoch_end(self, row)
+            row.update({name: float(value) for name, value in row.items() if not isinstance(value, int | float)})
 
     def _call(self, hook: str) -> None:
         for callback in self.callbacks:
@@ -165,7 +168,9 @@ class Training:
 
     def _not_finite(self, what: str) -> TrainingError:
         where = f"{what} at step {self.steps} (lr {self.optimiser.param_groups[0]['lr']:g})"
-        return TrainingError(f"{where}: try a smaller lr, as in schedule=Schedule(steps=..., lr=...)")
+        saved = [callback.run.checkpoint_path for callback in self.callbacks if isinstance(callback, Checkpoint)]
+        last = "".join(f"; the last good checkpoint is {path}" for path in saved if path.exists())
+        return TrainingError(f"{where}: try a smaller lr, as in schedule=Schedule(steps=..., lr=...){last}")
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed run needs to end with the same bits."""
@@ -201,7 +206,7 @@ class Training:
                 waiting.remove(callback)
                 break
         torch.set_rng_state(state["generator"])
-        if device.type == "cuda":
+        if device.type == "cuda" and state["cuda_generator"] is not None:
             torch.cuda.set_rng_state(state["cuda_generator"], device)
 
 
@@ -237,9 +242,11 @@ def train(
         callbacks: the user's.
         on_epoch: called with each row of the history, on the first process.
     """
-    everyones: list[Callback] = [Timing(), *([] if select is None else [select]), *callbacks]
-    everyones += [] if run is None else [HistoryFile(run)]
-    everyones += [LogEpochs(), ShowProgress(), *([] if on_epoch is None else [CallOnEpoch(on_epoch)])]
-    everyones += [] if run is None else [Checkpoint(run)]
-    history = Training(objective, labelled, wild, schedule, seed, everyones).train()
+    # The checkpoint first: it resumes the run before others begin, saves a step before others begin the next one, and saves
+    # the end before the weights of another epoch are restored. The user's callbacks before what writes the rows.
+    every: list[Callback] = [] if run is None else [Checkpoint(run)]
+    every += [Timing(), *([] if select is None else [select]), *callbacks]
+    every += [] if run is None else [HistoryFile(run)]
+    every += [LogEpochs(), ShowProgress(), *([] if on_epoch is None else [CallOnEpoch(on_epoch)])]
+    history = Training(objective, labelled, wild, schedule, seed, every).train()
     return Result(history, len(history) - 1 if select is None else select.kept)

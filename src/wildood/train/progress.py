@@ -136,11 +136,14 @@ class Timing(Callback):
 class LogEpochs(Callback):
     """A readable line for each epoch, through `logging`."""
 
+    def on_train_begin(self, training: "Training") -> None:
+        """Log the legend."""
+        if training.lagrangian.multipliers:
+            logger.info("each constraint must become <= 0; λ is its multiplier, β its penalty")
+
     def on_epoch_end(self, training: "Training", row: Row) -> None:
-        """Log the line; the start has a legend instead."""
+        """Log the line; the start has none."""
         if len(training.history) == 1:
-            if training.lagrangian.multipliers:
-                logger.info("each constraint must become <= 0; λ is its multiplier, β its penalty")
             return
         epochs, in_rounds = training.schedule.ends(training.row_every, training.total), training.schedule.rounds is not None
         logger.info("%s", row_line(row, epochs, rounds=in_rounds))

@@ -62,7 +62,6 @@ class SelectEpoch(Callback):
 
     def __init__(self, monitor: Monitor, keep: Keep = "best", *, only_start: bool = False) -> None:
         self.monitor, self.keep, self.only_start = monitor, keep, only_start
-        self.examples = monitor.examples
         self.selection = Selection(as_published=keep == "as_published")
         self.stopping = EarlyStopping()
         self.kept = 0
