@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import wildood
-from wildood.cli.show import described
+from wildood.cli.show import description_lines
 from wildood.data.wild import as_wild
 from wildood.detect.assessment import Assessment, accuracy_lost
 from wildood.detect.split import split_wild
@@ -74,7 +74,7 @@ def test_warnings_are_logged_saved_and_shown_first(fit, useless, tmp_path, caplo
         fit(known(800, seed=1)[0])
     logged = [record.message for record in caplog.records]
     assert useless.record["assessment"]["warnings"] == logged
-    lines = described(read_description(useless.save(tmp_path)))
+    lines = description_lines(read_description(useless.save(tmp_path)))
     assert list(lines)[:2] == ["warning 1", "warning 2"]
     assert [*lines.values()][:2] == useless.record["assessment"]["warnings"]
 
@@ -206,7 +206,7 @@ def test_a_ranking_says_whose_training_was_not_shown_to_help(trained, toy, caplo
 
 
 def test_show_does_not_call_a_method_deployed_whose_start_was_kept(useless, tmp_path):
-    lines = described(read_description(useless.save(tmp_path)))
+    lines = description_lines(read_description(useless.save(tmp_path)))
     assert lines["method"].endswith("(not deployed)")
     assert lines["score"].startswith("EnergyScore")
 

@@ -147,7 +147,7 @@ class Training:
         self.history.append(row)
         for callback in self.callbacks:
             callback.on_epoch_end(self, row)
-            row.update({name: float(value) for name, value in row.items() if not isinstance(value, int | float)})
+            row.update({name: value.item() for name, value in row.items() if hasattr(value, "item")})  # numpy's, torch's
 
     def _call(self, hook: str) -> None:
         for callback in self.callbacks:
