@@ -178,7 +178,8 @@ def test_plain_lines_on_standard_error_when_it_is_not_a_terminal_and_without_ver
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     verbose, quiet = (text.splitlines() for text in done.stderr.split("----\n")[:2])
     assert done.stdout == ""
-    assert [line.split("  ")[0] for line in verbose[:2]] == ["epoch 1/2", "epoch 2/2"]
+    assert verbose[0] == "each constraint must become <= 0; λ is its multiplier, β its penalty"
+    assert [line.split("  ")[0] for line in verbose[1:3]] == ["epoch 1/2", "epoch 2/2"]
     assert verbose[-1].startswith("threshold ")
     assert "\x1b" not in done.stderr
     assert [line.split(":")[0].split(" in ")[0] for line in quiet] == [
