@@ -65,7 +65,8 @@ def _shipped_model(name: str, settings: str) -> nn.Module:
         return NAMES[name](**{key: float(value) if "." in value else int(value) for key, value in pairs.items()})
     except (TypeError, ValueError) as error:
         text = f"{name}:{settings}" if settings else name
-        raise InputError(f"--model {text}: {error}; give settings as in smallcnn:classes=7,width=32 or mlp:inputs=4,classes=3") from error
+        example = "smallcnn:classes=7,width=32 or mlp:inputs=4,classes=3"
+        raise InputError(f"--model {text}: {error}; give settings as in {example}") from error
 
 
 def _own_model(module: str, function: str) -> nn.Module:
