@@ -27,6 +27,8 @@ from wildood.models.classifier import EVAL_BATCH, Classifier
 
 SECONDS = 5  # in which a process that has lost another says so; its launcher's SIGTERM must not come before
 
+logger = logging.getLogger("wildood")
+
 
 class Process(NamedTuple):
     """The number of a process, and how many there are."""
@@ -132,7 +134,7 @@ def peer_failure_message() -> Iterator[None]:
     )
 
     def end(_signal: int, _frame: FrameType | None) -> Never:
-        _let_pass_for_a_while(signal.SIGTERM)
+        _ignore_signal_briefly(signal.SIGTERM)
         raise lost
 
     main = threading.current_thread() is threading.main_thread()
@@ -142,26 +144,26 @@ def peer_failure_message() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not _is_of_the_connection(error):
+        if not _is_connection_error(error):
             raise
         if own:
-            _let_pass_for_a_while(signal.SIGTERM)
+            _ignore_signal_briefly(signal.SIGTERM)
         raise lost from error
     finally:
         if own and signal.getsignal(signal.SIGTERM) is end:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _let_pass_for_a_while(number: int) -> None:
+def _ignore_signal_briefly(number: int) -> None:
     """Do not end by this signal while a line is on its way to the screen; later, it has its usual effect."""
     until = time.monotonic() + SECONDS
 
-    def come(number: int, _frame: FrameType | None) -> None:
+    def handle(number: int, _frame: FrameType | None) -> None:
         if time.monotonic() >= until:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
-    signal.signal(number, come)
+    signal.signal(number, handle)
 
 
 def _leave() -> None:
@@ -170,7 +172,7 @@ def _leave() -> None:
         dist.destroy_process_group()
 
 
-def _is_of_the_connection(error: RuntimeError) -> bool:
+def _is_connection_error(error: RuntimeError) -> bool:
     """Gloo's errors have no class of their own, but name its source file."""
     return isinstance(error, dist.DistError) or "gloo/" in str(error)
 
@@ -326,9 +328,6 @@ class ShardedPass:
         return all_reduce_sum(values)
 
 
-logger = logging.getLogger("wildood")
-
-
 @contextmanager
 def synchronised_batch_norm(objective: Objective) -> Iterator[None]:
     """Let BatchNorm normalise by the whole batch, which torch has for GPUs only; elsewhere, say what it does."""
@@ -336,7 +335,7 @@ def synchronised_batch_norm(objective: Objective) -> Iterator[None]:
         yield
         return
     on_gpu = objective.classifier.device.type == "cuda"
-    if any(not (on_gpu and _is_torchs(layer)) for layer in _normalising(objective)):
+    if any(not (on_gpu and _is_plain_batch_norm(layer)) for layer in _batch_norm_layers(objective)):
         logger.info("BatchNorm normalises by each process's share of a batch: one process would give another result")
     if not on_gpu:
         yield
@@ -351,7 +350,7 @@ def synchronised(objective: Objective) -> Iterator[None]:
 
     Layers that stay in evaluation mode are left alone, and so are those that do more than torch's BatchNorm.
     """
-    layers = [layer for layer in _normalising(objective) if _is_torchs(layer)]
+    layers = [layer for layer in _batch_norm_layers(objective) if _is_plain_batch_norm(layer)]
     others = {layer: nn.SyncBatchNorm.convert_sync_batchnorm(layer) for layer in layers}  # type: ignore[no-untyped-call]
     places = [
         (module, name, child)
@@ -370,13 +369,13 @@ def synchronised(objective: Objective) -> Iterator[None]:
             setattr(module, name, layer.train(others[layer].training))
 
 
-def _normalising(objective: Objective) -> list[_BatchNorm]:
+def _batch_norm_layers(objective: Objective) -> list[_BatchNorm]:
     """The layers that normalise by the batch; not those that stay in evaluation mode, or know the other processes."""
     found = (part for part in objective.train().modules() if isinstance(part, _BatchNorm) and part.training)
     return [part for part in found if not isinstance(part, nn.SyncBatchNorm)]
 
 
-def _is_torchs(layer: _BatchNorm) -> bool:
+def _is_plain_batch_norm(layer: _BatchNorm) -> bool:
     return type(layer).forward is _BatchNorm.forward
 
 
