@@ -69,7 +69,7 @@ class Woods:
         precondition_scale: multiplies the learning rate of the preconditioned layer.
         decay_logit: apply weight decay to w and b, too.
         dual_ascent: "projected" is λ <- max(0, λ + mu2 c); "gradient" is λ <- λ + mu2 ∂ψ/∂λ, line 7 of Algorithm 1.
-        shared_multiplier: one multiplier for both constraints, as in the released code.
+        shared_multiplier: one multiplier for both constraints, from `lambda1`, as in the released code.
         penalty_cap: the largest penalty; None for no cap.
         published_schedule: train by `Schedule.as_published()` by default (100 epochs, duals once per epoch, no clip),
             instead of by `Schedule()`.
@@ -165,12 +165,9 @@ class Woods:
         distillation = self.distillation
         if distillation is None:
             distillation = 1.0 if precondition == "shared" else 0.0
-        return replace(
-            self,
-            precondition=precondition,
-            distillation=distillation,
-            lambda2=(0.0 if distillation else 1.0) if self.lambda2 is None else self.lambda2,
-        )
+        lambda2 = (0.0 if distillation else 1.0) if self.lambda2 is None else self.lambda2
+        lambda2 = self.lambda1 if self.shared_multiplier else lambda2  # they are one multiplier
+        return replace(self, precondition=precondition, distillation=distillation, lambda2=lambda2)
 
     def tau_from(self, start: Start) -> float:
         """The level of the cross-entropy constraint: `tau`, or twice the starting classifier's loss."""
