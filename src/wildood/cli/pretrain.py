@@ -18,7 +18,7 @@ from wildood.errors import InputError
 from wildood.train.distributed import is_first
 from wildood.train.progress import verbose_logging
 
-HIDDEN = ("duals", "epoch", "rounds")  # settings of a schedule that need multipliers or wild data
+HIDDEN = ("duals", "epoch", "normalisation", "rounds")  # settings of a schedule that need multipliers or wild data
 
 
 @dataclass(frozen=True)

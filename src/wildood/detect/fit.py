@@ -51,6 +51,7 @@ def fit(
     wild: Any = None,
     holdout: Any = None,
     *,
+    fresh: Any = None,
     method: Method | None = None,
     schedule: Schedule | Literal["auto"] | None = None,
     alpha: float | None = None,
@@ -77,6 +78,9 @@ def fit(
             method that trains without it (`Godin`) uses it only to choose a setting of its score.
         holdout: `(x, y)` that neither the model nor this fit has trained on. It calibrates the false-alarm rate. Without it,
             a share of `labelled` is set aside, and the rate is not guaranteed.
+        fresh: known examples as they come now, `x` or `(x, y)`, unseen by the model. Training then measures false alarms on
+            them as well as on `labelled`, which matters where known data has changed since. Without it, a third of the
+            holdout is used so, if each third holds at least ten examples above its threshold (600 examples for 5 %).
         method: what to train with; `Woods()` by default.
         schedule: how long and how fast; by default the method's own (with several stages, that of the first). "auto" ends
             when neither wild acceptance nor the constraints improve on data set aside.
@@ -141,7 +145,8 @@ def fit(
     with verbose_logging(verbose=verbose), seeded(settings.seed, "fit"), torch.inference_mode(mode=False):
         data = split_for_fit(
             labelled, wild, holdout, settings.schedule, settings.alpha, input, keep, settings.seed, settings.confidence, ood,
-            uses_wild=method.uses_wild, allow_duplicates=allow_duplicates,
+            uses_wild=method.uses_wild, allow_duplicates=allow_duplicates, fresh=fresh,
+            from_holdout=method.uses_wild and not getattr(method, "published_schedule", False),
         )  # fmt: skip
         uses_features = method.uses_features or frozen
         classifier, classes = copy_classifier(
@@ -272,7 +277,7 @@ def _train(
     """Train the stages of the method, one after the other, on the same classifier."""
     method, schedule, seed = settings.method, settings.schedule, settings.seed
     trained, inputs = freeze(classifier, data, schedule, seed) if settings.frozen else (classifier, data)
-    start = measure_start(trained, inputs.labelled, seed)
+    start = measure_start(trained, inputs.labelled, seed, inputs.wild)
     if method.uses_wild:
         warn_of_accuracy(start.accuracy, "labelled")
     objective = method.objective(trained, start)
@@ -296,6 +301,7 @@ def _train(
             inputs.wild,
             schedule,
             seed,
+            fresh=inputs.fresh,
             select=SelectEpoch(monitor, settings.keep, only_start=number < len(stages)),
             run=run.stage(number) if run is not None and several else run,
             callbacks=[AddColumns({"stage": number}), *callbacks] if several else callbacks,

@@ -61,6 +61,7 @@ def freeze(classifier: Classifier, data: FitSplit, schedule: Schedule, seed: int
         wild=_wild([unlabelled(subsample(pool, most, seed)) for pool in pools], data.wild),
         wild_aside=None if data.wild_aside is None else unlabelled(data.wild_aside),
         selection=labelled(data.selection),
+        fresh=None if data.fresh is None else unlabelled(data.fresh),
     )
     return head, computed
 

@@ -12,7 +12,7 @@ from wildood.data.sampling import generator, permutation, split
 from wildood.data.sources import ArraySource, Part, Source
 from wildood.data.validation import labelled_and_holdout, unlabelled_source
 from wildood.data.wild import MOST_ASIDE, Wild, WildMixture, as_wild
-from wildood.detect.detector import Example
+from wildood.detect.detector import Example, examples_of
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import confidence_text, examples_needed
 from wildood.methods.schedule import Schedule
@@ -21,6 +21,7 @@ from wildood.train.progress import logger
 
 ASIDE = 0.1  # the share of wild data, and of labelled data without a holdout, that is not trained on
 SELECTION_SIZE = 500  # wild examples to choose by, if that is at most half of them: fewer seldom show that training helped
+TAIL = 10  # false alarms to expect in a third of the holdout, at least, if one third is to train
 TOO_FEW = 5  # wild examples that cannot tell epochs apart at all
 Sources = Mapping[str, Sequence[Source]]  # by what they are to a fit: labelled, wild (one or two pools), holdout, ood
 
@@ -37,6 +38,7 @@ class FitSplit(NamedTuple):
     fingerprints: dict[str, str]
     unlabelled: dict[str, str]  # fingerprints without labels, where they differ
     caveat: str = ""  # of the promise
+    fresh: Source | None = None  # ID examples as they come now: false alarms are measured on them, too
 
     def with_selection(self, alpha: float, confidence: float | None, seed: int, *, instead: str) -> "FitSplit":
         """The same with the holdout halved, unless it is already: one half to choose by, the other for the threshold."""
@@ -60,8 +62,13 @@ def split_for_fit(
     *,
     uses_wild: bool = True,
     allow_duplicates: bool = False,
+    fresh: Any = None,
+    from_holdout: bool = False,
 ) -> FitSplit:
-    """Check and split the data of a user. Wild data that a method does not train on still chooses."""
+    """Check and split the data of a user. Wild data that a method does not train on still chooses.
+
+    Without `fresh` examples, `from_holdout` takes a third of a holdout that is large enough.
+    """
     known, unseen = labelled_and_holdout(labelled, holdout)
     if wild is None and uses_wild:
         raise InputError(
@@ -69,12 +76,16 @@ def split_for_fit(
         )
     traffic = None if wild is None else as_wild(wild)
     outliers = None if ood is None else unlabelled_source(ood, "ood")
+    today = None if fresh is None else unlabelled_source(examples_of(fresh), "fresh")
+    if today is not None and not uses_wild:
+        raise InputError("fresh examples are for methods that train on wild data: leave fresh= (--fresh) out")
     _warn_of_missing_classes(known, unseen)
     sources: dict[str, Sequence[Source]] = {
         "labelled": [known],
         "wild": () if traffic is None else traffic.pools,
         "holdout": () if unseen is None else [unseen],
         "ood": () if outliers is None else [outliers],
+        "fresh": () if today is None else [today],
     }
     example = _example_of_all(sources, spec)
     fingerprints, unlabelled = fingerprints_of(sources), fingerprints_of(sources, labels=False)
@@ -83,8 +94,10 @@ def split_for_fit(
         fingerprints["wild"] += f" at pi = {traffic.pi}"
     others = {name: each for name, each in sources.items() if name != "holdout" and (name != "wild" or uses_wild)}
     caveat = check_overlap(unseen, others, allow_duplicates=allow_duplicates)
+    needed = examples_needed(alpha, confidence)
+    if unseen is not None and today is None and from_holdout and keep == "best":
+        unseen, today = _third_of(unseen, max(needed, TAIL / alpha), seed)
     if unseen is None:
-        needed = examples_needed(alpha, confidence)
         known, unseen = split_labelled(known, needed, schedule.batch, seed, halves=keep == "best")
     if len(known) < schedule.batch:
         raise InputError(
@@ -99,11 +112,20 @@ def split_for_fit(
             logger.warning("only %d wild examples choose the epoch, so it is left to chance: give more wild data", few)
     elif outliers is None and traffic is not None:
         aside = subsample(traffic.whole(seed), MOST_ASIDE, seed)
-    parts = FitSplit(known, trained_on, aside, unseen, unseen, example, fingerprints, unlabelled, caveat)
+    parts = FitSplit(known, trained_on, aside, unseen, unseen, example, fingerprints, unlabelled, caveat, today)
     if keep == "best" and uses_wild:  # then there is an epoch to choose
         return parts.with_selection(alpha, confidence, seed, instead="keep='last' (--keep last)")
     check_holdout_size(len(unseen), alpha, confidence)
     return parts
+
+
+def _third_of(holdout: Source, least: float, seed: int) -> tuple[Source, Source | None]:
+    """Two thirds of a holdout, and the third that trains; all of it and none, where thirds would be too small."""
+    if len(holdout) / 3 < least:
+        return holdout, None
+    rest, third = (Part(holdout, part) for part in split(len(holdout), 1 / 3, generator(seed, "fresh-from-holdout")))
+    logger.info("%d of the %d holdout examples take part in training: see fresh in the guide", len(third), len(holdout))
+    return rest, third
 
 
 def check_seed(seed: Any, name: str = "seed") -> int:

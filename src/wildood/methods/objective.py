@@ -10,15 +10,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wildood.data.sources import Source
-from wildood.methods.schedule import Schedule
+from wildood.methods.schedule import Normalisation, Schedule
 from wildood.models.classifier import Classifier, Outputs
 from wildood.models.moments import Moments
+from wildood.models.normalisation import normalised_by_labelled
 from wildood.scores.energy import EnergyScore
 from wildood.scores.score import Score
 
 
+NO_LABEL = -100  # the class of a fresh example, which cross-entropy ignores
+
+
 class Batch(NamedTuple):
-    """B labelled examples with their classes, and B wild ones for methods that use them; raw, as their sources give them."""
+    """B labelled examples with their classes, and B wild ones for methods that use them; raw, as their sources give them.
+
+    Some labelled examples may be fresh ones: ID examples as they come now, whose label is `NO_LABEL`.
+    """
 
     labelled: Tensor
     labels: Tensor
@@ -57,6 +64,7 @@ class Start(NamedTuple):
         features: the number of its features, for methods that use them; else 0.
         seed: the run's.
         labelled: the labelled data.
+        wild: the number of wild examples that are trained on; 0 for methods that use none.
         moments: of the features that its last layer takes; None if no plain linear layer makes the logits.
     """
 
@@ -67,6 +75,7 @@ class Start(NamedTuple):
     features: int
     seed: int
     labelled: Source
+    wild: int = 0
     moments: Moments | None = None
 
     @property
@@ -82,7 +91,8 @@ class Start(NamedTuple):
         """
         if self.moments is None:
             return None
-        weight, matrix = self.moments.layer.weight, self.moments.matrix(self.spread**2 / self.moments.scale**2)
+        weight = self.moments.layer.weight
+        matrix = self.moments.matrix(self.spread**2 / self.moments.scale**2, self.wild)
         if matrix is None or not weight.requires_grad:
             return None
         return Precondition(weight, math.sqrt(scale) * matrix, shared)
@@ -121,6 +131,7 @@ class Objective(nn.Module):
         score: what the finished detector will score with.
         duals: how its constraints are to be met; without constraints, the default says nothing.
         precondition: the layer that is trained in whitened coordinates, if any.
+        normalisation: the examples of a batch that BatchNorm normalises by, as `Schedule.normalisation` has it.
         derived: settings of the method that were derived from the model, for the detector's record.
         warnings: settings that this model cannot have, one sentence each.
     """
@@ -133,6 +144,7 @@ class Objective(nn.Module):
         self.score = score
         self.duals = duals or Duals()
         self.precondition = precondition
+        self.normalisation: Normalisation = "labelled"
         self.derived: dict[str, Any] = {}
         self.warnings: list[str] = []
 
@@ -174,10 +186,14 @@ class Objective(nn.Module):
         return {}
 
     def outputs(self, batch: Batch) -> tuple[Outputs, Outputs]:
-        """The outputs for the labelled and for the wild examples, from one forward pass: BatchNorm sees the mixture."""
+        """The outputs for the labelled and for the wild examples, from one forward pass."""
         count = len(batch.labelled)
         raw = batch.labelled if batch.wild is None else torch.cat([batch.labelled, batch.wild])
-        logits, features = self.classifier(raw)
+        if self.normalisation == "labelled" and batch.wild is not None:
+            with normalised_by_labelled(self.classifier, count, len(raw)):
+                logits, features = self.classifier(raw)
+        else:
+            logits, features = self.classifier(raw)
         if features is None:
             return Outputs(logits[:count]), Outputs(logits[count:])
         return Outputs(logits[:count], features[:count]), Outputs(logits[count:], features[count:])

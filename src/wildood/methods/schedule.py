@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from wildood.errors import InputError
 from wildood.settings import (
@@ -16,6 +16,7 @@ from wildood.settings import (
     quoted,
 )
 
+Normalisation = Literal["labelled", "batch"]
 IN_ROUNDS: dict[str, Any] = {"steps": 3150, "epochs": None, "rounds": 50}  # 50, 100, 200 ... steps, six rounds at most
 
 
@@ -41,6 +42,8 @@ class Schedule:
             "step", on the batch.
         epoch: what an epoch is: one pass over the "labelled" data, or over the "shortest" of the labelled data and the
             wild pools, as in the released code.
+        normalisation: what BatchNorm normalises by: the "labelled" examples of a batch, as the deployed network normalises
+            by ID data, or the whole "batch", as in the released code.
         rounds: train in rounds instead of epochs: the first of so many steps, each twice as long as the one before and with
             a learning rate that falls anew; stop after the first that improves neither wild acceptance nor constraints.
 
@@ -64,6 +67,7 @@ class Schedule:
     weight_decay: float = 5e-4
     duals: Literal["epoch", "step"] = "step"
     epoch: Literal["labelled", "shortest"] = "labelled"
+    normalisation: Normalisation = "labelled"
     rounds: int | None = None
 
     def __post_init__(self) -> None:
@@ -89,6 +93,7 @@ class Schedule:
             weight_decay=partial(not_negative, most=1e6),
             duals=partial(check_choice, choices=("epoch", "step")),
             epoch=partial(check_choice, choices=("labelled", "shortest")),
+            normalisation=partial(check_choice, choices=get_args(Normalisation)),
             rounds=optional(check_count),
         )
         if self.batch < 2:
@@ -108,7 +113,8 @@ class Schedule:
         """
         check_choice(setting, "the setting", ("stationary", "non-stationary"))
         epochs = 100 if setting == "stationary" else 50
-        return cls(epochs=epochs, batch=128, lr=1e-3, decay="milestones", clip=0.0, duals="epoch", epoch="shortest")
+        same: dict[str, Any] = {"decay": "milestones", "clip": 0.0, "duals": "epoch", "epoch": "shortest"}
+        return cls(epochs=epochs, batch=128, lr=1e-3, **same, normalisation="batch")
 
     @classmethod
     def auto(cls) -> Self:

@@ -83,7 +83,7 @@ class WoodsAlt(Woods):
         """The head's first layer in whitened coordinates, if it takes the features that the last layer takes."""
         if start.moments is None or classifier.tap is None or classifier.tap.side != "input":
             return None
-        matrix = start.moments.matrix(self.precondition_scale * MEAN_SQUARE)
+        matrix = start.moments.matrix(self.precondition_scale * MEAN_SQUARE, start.wild)
         return None if matrix is None else Precondition(score.head.layers[0].get_parameter("weight"), matrix)
 
 

@@ -38,11 +38,12 @@ class Moments:
             self.total += (features.T @ features).cpu()
         self.count += len(features)
 
-    def matrix(self, mean_square: float = MEAN_SQUARE) -> Tensor | None:
-        """M, in float32; None if there was no vector, or one that is not finite."""
+    def matrix(self, mean_square: float = MEAN_SQUARE, wild: int = 0) -> Tensor | None:
+        """M, in float32, for training on so many wild examples; None if there was no vector, or one that is not finite."""
         if not self.count or not bool(self.total.isfinite().all()):
             return None
-        matrix = whitening_matrix(self.total / self.count, self.count, mean_square)
+        fewer = min(self.count, wild or self.count)  # fewer wild examples than labelled ones are learned by heart first
+        matrix = whitening_matrix(self.total / self.count, fewer, mean_square)
         return matrix.to(self.layer.weight.device, torch.float32)
 
 

@@ -3,13 +3,14 @@
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 from wildood.data.augmentation import flip_and_crop
 from wildood.data.sampling import ShuffledCycle, generator
 from wildood.data.sources import Source, is_mapped
 from wildood.data.wild import Wild
-from wildood.methods.objective import Batch
+from wildood.methods.objective import NO_LABEL, Batch
 from wildood.methods.schedule import Schedule
 from wildood.models.classifier import Classifier
 
@@ -19,6 +20,8 @@ class Batches:
 
     The share is every `world`-th example, from the `rank`-th. All processes draw the numbers of the whole batch: what they
     read together is what one process reads, so that a run can go on with another number of them.
+
+    With `fresh` examples, half of the labelled ones of a batch are theirs, without a class.
 
     >>> import numpy as np, torch
     >>> from wildood.data.sources import ArraySource
@@ -38,19 +41,26 @@ class Batches:
         classifier: Classifier,
         rank: int = 0,
         world: int = 1,
+        fresh: Source | None = None,
     ) -> None:
-        self._labelled, self._schedule, self._classifier = labelled, schedule, classifier
+        self._labelled, self._schedule, self._classifier, self._fresh = labelled, schedule, classifier, fresh
         self._share = slice(rank, None, world)
-        self.on_disk = any(map(is_mapped, (labelled, *(() if wild is None else wild.pools))))
+        pools = (() if wild is None else wild.pools) + (() if fresh is None else (fresh,))
+        self.on_disk = any(map(is_mapped, (labelled, *pools)))
         self._order = ShuffledCycle(len(labelled), generator(seed, "labelled"))
+        self._fresh_order = None if fresh is None else ShuffledCycle(len(fresh), generator(seed, "fresh"))
         self._wild = wild.sampler(seed, rank, world) if wild is not None else None
         self._augmentation = generator(seed, "augmentation")
 
     def draw(self) -> Batch:
         """The next batch, on the classifier's device."""
         device = self._classifier.device
-        raw, labels = self._labelled.gather(self._order.take(self._schedule.batch)[self._share])
+        fresh = 0 if self._fresh is None else self._schedule.batch // 2
+        raw, labels = self._labelled.gather(self._order.take(self._schedule.batch - fresh)[self._share])
         assert labels is not None  # noqa: S101 - labelled
+        if self._fresh is not None and self._fresh_order is not None:
+            more, _ = self._fresh.gather(self._fresh_order.take(fresh)[self._share])
+            raw, labels = torch.cat([raw, more.to(raw)]), torch.cat([labels, labels.new_full((len(more),), NO_LABEL)])
         wild = None if self._wild is None else self._wild.draw(self._schedule.batch)
         if self._schedule.augment:
             raw, wild = self._augmented(raw), None if wild is None else self._augmented(wild)
@@ -65,6 +75,7 @@ class Batches:
         """Everything that the batches need to go on where they were: the same on every process."""
         return {
             "labelled": self._order.state_dict(),
+            "fresh": None if self._fresh_order is None else self._fresh_order.state_dict(),
             "wild": None if self._wild is None else self._wild.state_dict(),
             "augmentation": self._augmentation.get_state(),
         }
@@ -72,6 +83,8 @@ class Batches:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
         self._order.load_state_dict(state["labelled"])
+        if self._fresh_order is not None:
+            self._fresh_order.load_state_dict(state["fresh"])
         if self._wild is not None:
             self._wild.load_state_dict(state["wild"])
         self._augmentation.set_state(state["augmentation"])

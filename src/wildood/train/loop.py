@@ -54,6 +54,7 @@ class Training:
         schedule: Schedule,
         seed: int,
         callbacks: Sequence[Callback] = (),
+        fresh: Source | None = None,
     ) -> None:
         self.objective, self.labelled, self.wild, self.schedule, self.seed = objective, labelled, wild, schedule, seed
         self.callbacks = list(callbacks)
@@ -63,11 +64,12 @@ class Training:
         self.images_per_step = schedule.batch * (1 if wild is None else 2)
         examples = sum(callback.monitor.examples for callback in self.callbacks if isinstance(callback, SelectEpoch))
         self.row_every = schedule.row_every(self.per_epoch, self.images_per_step, examples)
+        objective.normalisation = schedule.normalisation
         self.lagrangian = AugmentedLagrangian(objective.duals, objective.classifier.device)
         self.optimiser = objective.optimiser(schedule)
         self.transforms = gradient_transforms(objective, schedule)
         check_distributed(schedule)
-        self.batches = prefetched(Batches(labelled, wild, schedule, seed, objective.classifier, *join()))
+        self.batches = prefetched(Batches(labelled, wild, schedule, seed, objective.classifier, *join(), fresh=fresh))
         self.epoch_loss, self.epoch_constraints = torch.zeros(()), MeanConstraints()
 
     def train(self) -> list[Row]:
@@ -224,6 +226,7 @@ def train(
     schedule: Schedule,
     seed: int,
     *,
+    fresh: Source | None = None,
     select: SelectEpoch | None = None,
     run: RunDirectory | None = None,
     callbacks: Sequence[Callback] = (),
@@ -237,6 +240,7 @@ def train(
         wild: wild data, for methods that use it.
         schedule: how long and how fast.
         seed: decides every random draw.
+        fresh: ID examples as they come now, for the constraint on false alarms beside the labelled ones.
         select: looks at data set aside and chooses the epoch; without it, the last one is kept.
         run: where checkpoints and history go.
         callbacks: the user's.
@@ -248,5 +252,5 @@ def train(
     every += [Timing(), *([] if select is None else [select]), *callbacks]
     every += [] if run is None else [HistoryFile(run)]
     every += [LogEpochs(), ShowProgress(), *([] if on_epoch is None else [CallOnEpoch(on_epoch)])]
-    history = Training(objective, labelled, wild, schedule, seed, every).train()
+    history = Training(objective, labelled, wild, schedule, seed, every, fresh).train()
     return Result(history, len(history) - 1 if select is None else select.kept)

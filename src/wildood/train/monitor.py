@@ -11,6 +11,7 @@ from torch import Tensor
 
 from wildood.data.sources import Source
 from wildood.data.validation import check_labels
+from wildood.data.wild import Wild
 from wildood.errors import InputError
 from wildood.evaluate.selection import Mask
 from wildood.evaluate.thresholds import conformal_threshold
@@ -109,7 +110,7 @@ def _means(mine: MeanConstraints, objective: Objective) -> dict[str, Tensor]:
     return {name: (everyones / count).float() for name, everyones in zip(names, found, strict=True)}
 
 
-def measure_start(classifier: Classifier, labelled: Source, seed: int) -> Start:
+def measure_start(classifier: Classifier, labelled: Source, seed: int, wild: Wild | None = None) -> Start:
     """What the starting classifier says of the labelled data; a label that it has no class for is refused."""
     loss, correct, count, classes, features = 0.0, 0, 0, 0, 0
     sums: list[Tensor] = []
@@ -126,4 +127,5 @@ def measure_start(classifier: Classifier, labelled: Source, seed: int) -> Start:
             features = 0 if outputs.features is None else outputs.features.shape[1]
     if not math.isfinite(loss):
         raise InputError("the model's loss on labelled is not finite: look for NaN or infinity in its examples or weights")
-    return Start(loss / count, correct / count, torch.cat(sums), classes, features, seed, labelled, moments)
+    traffic = 0 if wild is None else sum(map(len, wild.pools))
+    return Start(loss / count, correct / count, torch.cat(sums), classes, features, seed, labelled, traffic, moments)
