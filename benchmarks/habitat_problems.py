@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -225,10 +226,9 @@ def digits(_root: Path, seed: int, part: Part, pi: float) -> Habitat:
     """The demo's digits: 0 to 6 known, 7 to 9 unknown."""
     split = digits_split(seed, part)
     assert isinstance(split.wild, WildMixture)  # noqa: S101 - digits_split mixes some
-    labelled = tuple(map(np.asarray, split.labelled))
-    pools = [np.stack([pool.gather(torch.tensor([i]))[0][0].numpy() for i in range(len(pool))]) for pool in split.wild.pools]
-    wild, wild_ood = mixture_of(*pools, pi, seed)
-    holdout, test_id = (tuple(map(np.asarray, each)) for each in (split.holdout, split.test_id))
+    labelled, holdout, test_id = ((np.asarray(x), np.asarray(y)) for x, y in (split.labelled, split.holdout, split.test_id))
+    known, unknown = (pool.gather(torch.arange(len(pool)))[0].numpy() for pool in split.wild.pools)
+    wild, wild_ood = mixture_of(known, unknown, pi, seed)
     torch.manual_seed(seed)
     model = trained(SmallCNN(7), labelled, seed, epochs=30, lr=3e-3, spec=split.spec)
     (test_ood,) = split.tests.values()
@@ -304,10 +304,9 @@ def _dense_features(root: Path) -> dict[str, Array]:
             with np.load(root / f"{name}.npz") as file:
                 found[name] = network.features_of(file["images"][:3000])
         path.parent.mkdir(exist_ok=True)
-        with path.with_suffix(".part").open("wb") as out:
-            np.savez(out, **found)
-        write_atomically(path, path.with_suffix(".part").read_bytes())
-        path.with_suffix(".part").unlink()
+        written = BytesIO()
+        np.savez(written, **found)  # type: ignore[arg-type]
+        write_atomically(path, written.getvalue())
     with np.load(path) as file:
         return dict(file)
 
@@ -396,17 +395,17 @@ def trained(
     """The classifier that a user would have: AdamW, cross-entropy, batches of 128."""
     torch.manual_seed(seed)
     for module in model.modules():
-        if hasattr(module, "reset_parameters"):
-            module.reset_parameters()
+        if callable(reset := getattr(module, "reset_parameters", None)):
+            reset()
     x, y = (torch.from_numpy(np.asarray(each)) for each in labelled)
     optimiser = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=1e-2)
     for _ in range(epochs):
-        for rows in torch.randperm(len(x)).split(128):
+        for rows in torch.split(torch.randperm(len(x)), 128):
             if len(rows) < 2:
                 continue
             batch = x[rows] if spec is None else spec(x[rows])
             optimiser.zero_grad()
-            F.cross_entropy(model(batch), y[rows]).backward()
+            F.cross_entropy(model(batch), y[rows]).backward()  # type: ignore[no-untyped-call]
             optimiser.step()
     return model.eval()
 

@@ -44,6 +44,8 @@ class FitOptions(TrainingOptions):
         wild: unlabelled traffic, known and unknown mixed: a directory of pictures, a .csv or .jsonl file of paths, FILE.npz,
             FILE.npy or a named set.
         holdout: like labelled: examples that the model was not trained on. Used to calibrate the false-alarm rate.
+        fresh: like wild: known examples as they come now, for the constraint on false alarms (default: a third of a large
+            holdout).
         method: what to train with; wildood fit --method NAME --help shows the settings of a method.
         as_published: do what the released code does, bugs included (woods, woods-alt and energy-logistic).
         features: the submodule whose output are the features, for methods that use them (default: detected).
@@ -60,6 +62,7 @@ class FitOptions(TrainingOptions):
 
     wild: Annotated[str | None, named("DATA")] = None
     holdout: Annotated[str | None, named("DATA")] = None
+    fresh: Annotated[str | None, named("DATA")] = None
     method: Literal["woods", "woods-alt", "oe", "energy-margin", "energy-logistic", "godin", "csi"] = "woods"
     as_published: bool = False
     features: Annotated[str | None, named("NAME")] = None
@@ -84,10 +87,11 @@ def run(words: Sequence[str]) -> None:
         labelled = read_labelled(options.labelled, "--labelled", options)
         wild = None if options.wild is None else read_unlabelled(options.wild, "--wild", options, labelled)
         holdout = None if options.holdout is None else read_labelled(options.holdout, "--holdout", options, labelled)
+        fresh = None if options.fresh is None else read_unlabelled(options.fresh, "--fresh", options, labelled)
         options, model = adapt(labelled, options, model)
     same = ("schedule", "features", "frozen", "confidence", "by_class", "allow_duplicates", "keep", "seed")
     settings = {name: getattr(options, name) for name in same}
-    settings |= {"input": input_spec(options), "run_dir": options.out / "run", "verbose": not options.quiet}
+    settings |= {"fresh": fresh, "input": input_spec(options), "run_dir": options.out / "run", "verbose": not options.quiet}
     ranking = None
     if methods:
         fitted = fit_many(model, labelled, wild, holdout, methods=methods, **settings)

@@ -7,15 +7,21 @@ from typing import Any
 import numpy as np
 
 from wildood.data.sources import Source
+from wildood.detect.baseline import Baseline
 from wildood.detect.detector import Detector
 from wildood.detect.split import FitSplit, subsample
 from wildood.evaluate.mixture import share_p_value
 from wildood.evaluate.selection import Comparison, compare_acceptance
 from wildood.models.classifier import Classifier
-from wildood.scores.energy import EnergyScore
 from wildood.scores.score import Score, score_all
 
 CONFIDENCE = 0.95  # of the test that some example is unknown
+START_SCORES = {
+    "EnergyScore": "energy score",
+    "MaxSoftmax": "max-softmax score",
+    "Knn": "KNN score",
+    "Mahalanobis": "Mahalanobis score",
+}
 LABELLED_SAMPLE = 1000  # labelled examples, at most, that show whether the threshold rejects most of them
 
 
@@ -28,7 +34,7 @@ class Assessment:
     (False, 'training was not shown to help: of 5')
     """
 
-    benefit: Comparison | None  # the trained detector against the energy of the start; None where no epoch qualified
+    benefit: Comparison | None  # the trained detector against the start; None where no epoch qualified
     start_kept: bool  # the start is deployed, because training was not shown to help
     examples: str  # "wild", or "OOD" where known OOD examples choose
     aside: int  # how many of these were set aside
@@ -37,6 +43,7 @@ class Assessment:
     trained_on: int = 0  # wild examples of the training that were scored; 0 where the start is deployed
     rejected_of_trained: float = 0.0  # the share of these that the detector rejects
     rejected_of_labelled: float = 0.0  # the share of some labelled examples that the detector rejects
+    start_score: str = "EnergyScore"  # of the start: the best post-hoc score that was shown to beat its energy
 
     @property
     def helped(self) -> bool:
@@ -61,20 +68,25 @@ class Assessment:
         if self.benefit is None:
             return (
                 f"no epoch accepted less {self.examples} data without losing more than 1 point of accuracy (or, in rounds, "
-                "violating the constraints): the energy score of the start is deployed; try a smaller lr or more data"
+                f"violating the constraints): the start is deployed with its {self._start_name}; try a smaller lr, or more "
+                "data"
             )
         trained, start = 100 * self.benefit.trained, 100 * self.benefit.start
         if not self.start_kept:
             deployed = "the trained detector is deployed because keep asks for it"
         else:
-            deployed = "the start is deployed with its energy score"
+            deployed = f"the start is deployed with its {self._start_name}"
             if trained < start:
                 deployed += "; more wild data or a larger holdout may decide it, or keep='last' (--keep last)"
         return (
             f"training was not shown to help: of {self.aside} {self.examples} examples set aside, the trained detector "
-            f"accepts {trained:.1f} % and the energy score of the start {start:.1f} % (less is better; mean over "
+            f"accepts {trained:.1f} % and the {self._start_name} of the start {start:.1f} % (less is better; mean over "
             f"false-alarm rates up to alpha; standard error of the difference {100 * self.benefit.error:.1f}); {deployed}"
         )
+
+    @property
+    def _start_name(self) -> str:
+        return START_SCORES[self.start_score]
 
     def _nothing_unknown(self) -> str:
         if self.nothing_unknown <= 1 - CONFIDENCE:
@@ -100,18 +112,17 @@ class Assessment:
         )
 
 
-def training_benefit(
-    start: Classifier, trained: tuple[Classifier, Score], known: Source, aside: Source, alpha: float
-) -> Comparison:
-    """How much of the data set aside a trained detector accepts, compared with the energy score of the start."""
-
-    def scores(classifier: Classifier, score: Score) -> tuple[Any, Any]:
-        return score_all(classifier, known, score)[0], score_all(classifier, aside, score)[0]
-
-    return compare_acceptance(scores(start, EnergyScore()), scores(*trained), alpha)
+def training_benefit(start: Baseline, trained: tuple[Classifier, Score], data: FitSplit, alpha: float) -> Comparison:
+    """How much of the data set aside a trained detector accepts, compared with the start."""
+    assert data.wild_aside is not None  # noqa: S101 - the caller has checked
+    classifier, score = trained
+    aside = tuple(score_all(classifier, source, score)[0] for source in (data.selection, data.wild_aside))
+    return compare_acceptance(start.aside, (aside[0], aside[1]), alpha)
 
 
-def assess(detector: Detector, data: FitSplit, benefit: Comparison | None, seed: int, *, start_kept: bool) -> Assessment:
+def assess(
+    detector: Detector, data: FitSplit, benefit: Comparison | None, start_score: str, seed: int, *, start_kept: bool
+) -> Assessment:
     """Assess a calibrated detector on data set aside, and on some of the data that it was trained on."""
     assert detector.holdout_scores is not None  # noqa: S101 - calibrated
     assert data.wild_aside is not None  # noqa: S101 - the caller has checked
@@ -133,6 +144,7 @@ def assess(detector: Detector, data: FitSplit, benefit: Comparison | None, seed:
         trained_on=0 if trained_on is None else len(trained_on),
         rejected_of_trained=rejected(trained_on),
         rejected_of_labelled=rejected(subsample(data.labelled, LABELLED_SAMPLE, seed)),
+        start_score=start_score,
     )
 
 

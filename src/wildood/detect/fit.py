@@ -14,6 +14,7 @@ from wildood.data.sampling import seeded
 from wildood.data.schema import dump, parse
 from wildood.data.validation import all_labels, check_labels
 from wildood.detect.assessment import accuracy_lost, assess, training_benefit
+from wildood.detect.baseline import best_start
 from wildood.detect.detector import Detector, Promise, versions
 from wildood.detect.frozen import check_frozen, freeze, put_back
 from wildood.detect.posthoc import choose_score, warn_of_accuracy
@@ -26,7 +27,6 @@ from wildood.methods.objective import Method, Objective, stages_of
 from wildood.methods.schedule import Schedule
 from wildood.methods.woods import Woods
 from wildood.models.classifier import Classifier, check_spec, check_trainable, copy_classifier
-from wildood.scores.energy import EnergyScore
 from wildood.scores.score import Score
 from wildood.settings import check_callable, check_choice, check_flag, check_path, optional
 from wildood.train.callbacks import AddColumns, Callback, OnEpoch
@@ -170,7 +170,8 @@ def fit(
         )
         _calibrate(detector, trained.data, settings, unseen=holdout is not None and keep != "as_published")
         if method.uses_wild and trained.data.wild_aside is not None:
-            assessment = assess(detector, trained.data, deployed.benefit, settings.seed, start_kept=deployed.start_kept)
+            found = deployed.benefit, deployed.start_score
+            assessment = assess(detector, trained.data, *found, settings.seed, start_kept=deployed.start_kept)
             detector.record["assessment"] = assessment.record()
         detector.record |= accuracy_lost(detector, len(trained.data.selection))
         _report(detector, keep)
@@ -209,6 +210,7 @@ class _Deployed(NamedTuple):
     record: dict[str, Any]
     benefit: Comparison | None = None
     start_kept: bool = False
+    start_score: str = "EnergyScore"  # that training had to beat
 
 
 def _checked_method(method: Any) -> Method:
@@ -342,19 +344,20 @@ def _deploy(model: nn.Module, trained: _Trained, settings: _Settings) -> _Deploy
 def _trained_or_start(
     model: nn.Module, trained: _Deployed, data: FitSplit, settings: _Settings, *, qualified: bool
 ) -> _Deployed:
-    """The trained detector; with `keep="best"`, the energy of the start unless training is shown to help."""
+    """The trained detector; with `keep="best"`, the start with its best score unless training is shown to help."""
     assert data.wild_aside is not None  # noqa: S101 - the caller has checked
-    start, _ = copy_classifier(model, data.labelled, trained.classifier.spec, None, uses_features=False)
-    start = start.to(trained.classifier.device)
+    only_energy = settings.keep != "best"
+    start = best_start(model, trained.classifier.spec, data, settings.alpha, settings.seed, only_energy=only_energy)
+    trained = trained._replace(start_score=type(start.score).__name__)
     if qualified or settings.keep != "best":
-        both = trained.classifier, trained.score
-        benefit = training_benefit(start, both, data.selection, data.wild_aside, settings.alpha)
+        benefit = training_benefit(start, (trained.classifier, trained.score), data, settings.alpha)
         # All processes decide as the first one does: another machine may round otherwise.
         trained = trained._replace(benefit=parse(broadcast(dump(benefit)) or b"", Comparison))
     if settings.keep != "best" or (trained.benefit is not None and trained.benefit.helped):
         return trained
     record = trained.record | {"kept_epoch": 0, "chosen": {}}
-    return _Deployed(start, EnergyScore(), record, trained.benefit, start_kept=True)
+    classifier = start.classifier.to(trained.classifier.device)
+    return trained._replace(classifier=classifier, score=start.score, record=record, start_kept=True)
 
 
 def _calibrate(detector: Detector, data: FitSplit, settings: _Settings, *, unseen: bool) -> None:

@@ -155,7 +155,7 @@ def fit_many(
     starts = [name for name, each in detectors.items() if each.record.get("assessment", {}).get("start_kept")]
     if starts:
         logger.warning(
-            "training was not shown to help, so the detector is the energy score of the start: %s", ", ".join(starts)
+            "training was not shown to help, so the detector is the start with its best score: %s", ", ".join(starts)
         )
     return Fits(detectors[ranking.places[0].name], detectors, ranking)
 

@@ -17,7 +17,6 @@ from wildood.models.normalisation import normalised_by_labelled
 from wildood.scores.energy import EnergyScore
 from wildood.scores.score import Score
 
-
 NO_LABEL = -100  # the class of a fresh example, which cross-entropy ignores
 
 

@@ -45,6 +45,8 @@ class Batches:
     ) -> None:
         self._labelled, self._schedule, self._classifier, self._fresh = labelled, schedule, classifier, fresh
         self._share = slice(rank, None, world)
+        self._fresh_count = 0 if fresh is None else schedule.batch // 2
+        self._fresh_share = slice((rank - schedule.batch + self._fresh_count) % world, None, world)
         pools = (() if wild is None else wild.pools) + (() if fresh is None else (fresh,))
         self.on_disk = any(map(is_mapped, (labelled, *pools)))
         self._order = ShuffledCycle(len(labelled), generator(seed, "labelled"))
@@ -55,11 +57,10 @@ class Batches:
     def draw(self) -> Batch:
         """The next batch, on the classifier's device."""
         device = self._classifier.device
-        fresh = 0 if self._fresh is None else self._schedule.batch // 2
-        raw, labels = self._labelled.gather(self._order.take(self._schedule.batch - fresh)[self._share])
+        raw, labels = self._labelled.gather(self._order.take(self._schedule.batch - self._fresh_count)[self._share])
         assert labels is not None  # noqa: S101 - labelled
         if self._fresh is not None and self._fresh_order is not None:
-            more, _ = self._fresh.gather(self._fresh_order.take(fresh)[self._share])
+            more, _ = self._fresh.gather(self._fresh_order.take(self._fresh_count)[self._fresh_share])
             raw, labels = torch.cat([raw, more.to(raw)]), torch.cat([labels, labels.new_full((len(more),), NO_LABEL)])
         wild = None if self._wild is None else self._wild.draw(self._schedule.batch)
         if self._schedule.augment:

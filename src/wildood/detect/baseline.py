@@ -1,0 +1,104 @@
+"""The starting classifier's best post-hoc score: what training must beat, and what is deployed where it does not."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from wildood.data.inputs import InputSpec
+from wildood.data.sources import ArraySource, Source
+from wildood.data.validation import all_labels
+from wildood.detect.split import FitSplit, subsample
+from wildood.errors import InputError
+from wildood.evaluate.metrics import Floats
+from wildood.evaluate.selection import compare_acceptance
+from wildood.models.classifier import Classifier, Outputs, copy_classifier, evaluating, forward_all
+from wildood.scores.energy import EnergyScore
+from wildood.scores.knn import Knn
+from wildood.scores.mahalanobis import Mahalanobis
+from wildood.scores.max_softmax import MaxSoftmax
+from wildood.scores.score import Score, score_all
+from wildood.train.distributed import broadcast
+
+FITTED_ON = 10_000  # labelled examples, at most, that a score is fitted on: more would make KNN slow and large
+
+
+class Baseline(NamedTuple):
+    """The start with one of its post-hoc scores, and its scores of the data set aside: ID, then wild."""
+
+    classifier: Classifier
+    score: Score
+    aside: tuple[Floats, Floats]
+
+
+def best_start(
+    model: nn.Module, spec: InputSpec | None, data: FitSplit, alpha: float, seed: int, *, only_energy: bool = False
+) -> Baseline:
+    """The start with its energy, or with the score that accepts the least wild data of those that are shown to beat it.
+
+    A score is shown to beat the energy as training is: by wild acceptance at equal false-alarm rates, at 90 % confidence, on
+    examples that trained nothing. The candidates need one forward pass: max-softmax, KNN and Mahalanobis. With
+    `only_energy`, there are none.
+    """
+    assert data.wild_aside is not None  # noqa: S101 - the caller has checked
+    try:
+        start, _ = copy_classifier(model, data.labelled, spec, None, uses_features=True)
+        candidates: list[Score] = [MaxSoftmax(), Knn(), Mahalanobis(epsilon=0.0)]
+    except InputError:  # a model without features
+        start, _ = copy_classifier(model, data.labelled, spec, None, uses_features=False)
+        candidates = [MaxSoftmax()]
+    candidates = [] if only_energy else candidates
+    known = subsample(data.labelled, FITTED_ON if candidates else 1, seed)
+    labelled, selection, wild = (StoredOutputs(start, source) for source in (known, data.selection, data.wild_aside))
+    examples = ArraySource(np.arange(len(known))[:, None], all_labels(known))
+
+    def scored(score: Score) -> tuple[Floats, Floats]:
+        first, second = (score_all(stored, stored.rows(), score)[0].astype(np.float64) for stored in (selection, wild))
+        return first, second
+
+    energy: Score = EnergyScore()
+    best, aside, least = energy, scored(energy), np.inf
+    for score in candidates:
+        try:
+            score.fit(labelled, examples)
+        except InputError:  # fewer examples than neighbours, or features that do not vary
+            continue
+        found = scored(score)
+        comparison = compare_acceptance(scored(energy), found, alpha)
+        if comparison.helped and comparison.trained < least:
+            best, aside, least = score, found, comparison.trained
+    # All processes decide as the first one does: another machine may round otherwise.
+    name = (broadcast(type(best).__name__.encode()) or b"").decode()
+    if name != type(best).__name__:
+        best = next(score for score in (energy, *candidates) if type(score).__name__ == name)
+        aside = scored(best)
+    if not best.needs.features:
+        start.untap()
+    return Baseline(start, best.to(start.device), aside)
+
+
+class StoredOutputs(Classifier):
+    """The outputs of a classifier for every example of a source; its raw examples are their numbers.
+
+    >>> stored = StoredOutputs(Classifier(nn.Linear(2, 3)), ArraySource(np.zeros((5, 2), np.float32)))
+    >>> stored(torch.tensor([[4], [0]])).logits.shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(self, classifier: Classifier, source: Source) -> None:
+        super().__init__(nn.Identity())
+        with evaluating(classifier):
+            batches = [outputs for outputs, _ in forward_all(classifier, source)]
+        self.logits = torch.cat([outputs.logits.cpu() for outputs in batches])
+        features = [outputs.features.cpu() for outputs in batches if outputs.features is not None]
+        self.stored_features = torch.cat(features) if features else None
+
+    def rows(self) -> ArraySource:
+        """The numbers of the examples."""
+        return ArraySource(np.arange(len(self.logits))[:, None])
+
+    def forward(self, raw: Tensor) -> Outputs:
+        """The outputs for these numbers."""
+        rows = raw[:, 0].cpu()
+        return Outputs(self.logits[rows], None if self.stored_features is None else self.stored_features[rows])
