@@ -266,7 +266,7 @@ def test_training_goes_on_where_nobody_reads_its_lines(toy, trained, schedule, m
 
 def test_line_on_the_kept_epoch_says_by_how_many_examples(toy, trained, schedule, caplog):
     caplog.set_level("INFO", "wildood")
-    unknown = np.random.default_rng(0).normal(5, 0.5, (40, 2)).astype(np.float32)  # of which the start accepts most
+    unknown = np.random.default_rng(0).normal((6, 3), 0.5, (40, 2)).astype(np.float32)  # of which the start accepts most
     wild = np.concatenate([toy.wild, toy.test[0][:160], unknown, unknown + 0.1])
     wildood.fit(trained(), toy.labelled, wild, toy.holdout, schedule=wildood.Schedule(steps=60, batch=64))
     assert " % of 170 examples set aside" in caplog.text
