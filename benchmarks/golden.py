@@ -286,9 +286,8 @@ def methods() -> None:
 def schedules() -> None:
     """A fit with schedules of many kinds."""
     for name, schedule in {
-        "auto": Schedule.auto(),
-        "auto-by-name": "auto",
-        "rounds": Schedule(rounds=5, steps=75, batch=64),
+        "ends-itself": Schedule(batch=64),
+        "no-averaging": replace(STEPS, decay="milestones", averaging=False),
         "duals-epoch": replace(EPOCHS, duals="epoch"),
         "shortest": replace(EPOCHS, epoch="shortest"),
         "cosine-warmup": replace(STEPS, decay="cosine", warmup=0.2),
@@ -296,7 +295,7 @@ def schedules() -> None:
         "no-momentum": replace(STEPS, momentum=0.0),
         "own": None,
     }.items():
-        keep = "best" if name in {"auto", "auto-by-name", "rounds"} else "last"
+        keep = "best" if name == "ends-itself" else "last"
         add_fit(f"schedules/{name}", clouds(), start("clouds"), schedule=schedule, keep=keep)
     how = replace(STEPS, augment=True)
     add_fit("schedules/augment", digits(), start("digits"), schedule=how, input=SPEC, keep="last")

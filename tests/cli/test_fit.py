@@ -46,7 +46,7 @@ def detector_file(arrays, name):
 
 def test_progress_goes_to_standard_error_and_the_guarantee_to_standard_output(fitted, arrays):
     assert fitted.out == f"d: {Promise(alpha=0.1, examples=50, unseen=True)}\n"
-    assert fitted.err.split("epoch 1/1")[0].splitlines() == [
+    assert fitted.err.split("step 6 ")[0].splitlines() == [
         "labelled: 120 examples of 2 classes from labelled.npz",
         "wild: 60 examples from wild.npz",
         "holdout: 100 examples of 2 classes from holdout.npz",
@@ -68,7 +68,7 @@ def test_a_warning_survives_quiet(arrays, fit_words):
     command = [sys.executable, "-m", "wildood", *words]
     done = subprocess.run(command, cwd=arrays, capture_output=True, text=True, check=True)
     lines = done.stderr.splitlines()
-    assert [line for line in lines if line.startswith("epoch")] == []
+    assert [line for line in lines if line.startswith("step")] == []
     assert "of labelled: start from a trained one (pretrain makes one; --weights on the command line)" in lines[0]
 
 

@@ -116,15 +116,18 @@ def test_options_override_the_file(config):
 @pytest.mark.parametrize(
     ("file", "words", "length"),
     [
-        ("steps = 3", ["--auto"], (3150, 50)),
-        ("auto = true\nsteps = 3150\nrounds = 50", ["--steps", "4"], (4, None)),
-        ("auto = true\nsteps = 3150\nrounds = 50", ["--no-auto"], (100, None)),
-        ("steps = 3", ["--no-auto", "--no-as-published"], (3, None)),
+        ("steps = 3", ["--epochs", "4"], (None, 4, None)),
+        ("epochs = 3", ["--steps", "4"], (4, None, None)),
+        ("steps = 3\nminutes = 5", ["--steps", "4"], (4, None, 5.0)),
+        ("steps = 3", ["--minutes", "0.5"], (3, None, 0.5)),
+        ("minutes = 5", ["--minutes", "0.5"], (None, None, 0.5)),
+        ("steps = 3", ["--no-as-published"], (3, None, None)),
+        ("", [], (None, None, None)),
     ],
 )
 def test_a_length_on_the_command_line_replaces_that_of_the_file(config, file, words, length):
     schedule = parse_fit(*config(f"{COMMON}batch = 16\n{file}\n"), *words).schedule
-    assert (schedule.steps, schedule.rounds, schedule.batch) == (*length, 16)
+    assert (schedule.steps, schedule.epochs, schedule.minutes, schedule.batch) == (*length, 16)
 
 
 def test_another_method_ignores_the_settings_of_the_files_method(config):
@@ -213,7 +216,7 @@ TYPED_MISTAKES = {
     "no such flag to take back": (["fit", "--no-froze"], "unrecognized options: --no-froze: did you mean --no-frozen?"),
     "not a number": (["fit", "--steps", "x"], "--steps cannot be 'x'. See wildood fit --help"),
     "not a whole number": (["fit", "--seed", "x"], "wildood: fit: --seed cannot be 'x'. See"),
-    "not one of few": (["fit", "--decay", "x"], "--decay cannot be 'x': it is one of cosine, milestones. See"),
+    "not one of few": (["fit", "--decay", "x"], "--decay cannot be 'x': it is one of cosine, milestones, none. See"),
     "not numbers": (["fit", "--mean", "0.5", "x"], "--mean cannot be '0.5', 'x'"),
     "no such choice": (["fit", "--method", "wods"], "it is one of csi, energy-logistic, energy-margin"),
     "nothing to score": (["score", "d"], "missing: EXAMPLES"),

@@ -57,6 +57,7 @@ def test_the_help_is_about_pretraining(capsys, monkeypatch):
     shown = " ".join(capsys.readouterr().out.split())
     assert "--steps N how many steps to train, instead of --epochs." in shown
     assert "--batch N examples in a step. (default: 128)" in shown
-    assert "--epochs N how many epochs to train; or give `steps`. (default: 100)" in shown
-    for untrue in ("(default: None)", "200 if neither", "wild ones", "--duals", "--rounds"):
+    assert "--epochs N how many epochs to train. (default: 100)" in shown
+    assert "--minutes NUMBER the longest time to train" in shown
+    for untrue in ("(default: None)", "by itself", "looked at", "wild ones", "--duals"):
         assert untrue not in shown

@@ -1,7 +1,5 @@
 """The best post-hoc score of the start, which training must beat."""
 
-import logging
-
 import numpy as np
 import pytest
 import torch
@@ -11,6 +9,7 @@ import wildood
 from wildood.data.sources import ArraySource
 from wildood.detect.baseline import StoredOutputs, best_start
 from wildood.detect.split import split_for_fit
+from wildood.evaluate.selection import Comparison
 from wildood.models.classifier import Classifier
 from wildood.scores.energy import EnergyScore
 from wildood.scores.knn import Knn
@@ -89,33 +88,22 @@ def test_stored_outputs_are_those_of_the_classifier():
     assert stored.rows().gather(torch.tensor([19]))[0].tolist() == [[19]]
 
 
-def test_a_third_of_a_large_holdout_is_fresh_and_neither_chooses_nor_sets_the_threshold(data, caplog):
-    labelled, wild, _ = data
-    holdout = ring(600)
-    with caplog.at_level(logging.INFO, logger="wildood"):
-        parts = split((labelled, wild, holdout), from_holdout=True)
-    assert [len(part) for part in (parts.fresh, parts.selection, parts.threshold)] == [200, 200, 200]
-    rows = [part.gather(torch.arange(200))[0].numpy() for part in (parts.fresh, parts.selection, parts.threshold)]
-    assert len(np.unique(np.concatenate(rows), axis=0)) == 600
-    assert "200 of the 600 holdout examples take part in training" in caplog.text
+def test_scores_are_not_compared_where_the_classifier_is_surer_of_wild_data_than_of_the_holdout(data):
+    labelled, wild, (x, y) = data
+    harder = x * np.float32([0.5, 0.5, 1])  # half as sure
+    found = best_start(model(), None, split((labelled, wild, (harder, y))), 0.05, seed=0)
+    assert found.surer < 1e-6
+    assert isinstance(found.score, EnergyScore)
+    detector = wildood.fit(model(), labelled, wild, (harder, y), schedule=SHORT, verbose=False)
+    assert any("surer of the wild data than of the holdout" in warning for warning in detector.warnings)
 
 
-@pytest.mark.parametrize(("count", "settings"), [(599, {"from_holdout": True}), (600, {})])
-def test_a_smaller_holdout_and_a_published_method_train_on_labelled_alone(data, count, settings):
-    labelled, wild, _ = data
-    parts = split((labelled, wild, ring(count)), **settings)
-    assert parts.fresh is None
-    assert len(parts.selection) + len(parts.threshold) == count
+def test_unknowns_do_not_make_the_classifier_surer_of_wild_data(data):
+    assert best_start(model(), None, split(data), 0.05, seed=0).surer > 0.05
 
 
-def test_fresh_examples_are_used_as_given_and_recorded(data):
-    fresh = ring(100)
-    detector = wildood.fit(model(), *data, fresh=fresh, schedule=SHORT, verbose=False)
-    assert "fresh" in detector.record["data"]
-    assert detector.promise.examples == 200
-    with pytest.raises(wildood.InputError, match="100 of the 400 holdout examples are in fresh, too"):
-        wildood.fit(model(), *data, fresh=data[2][0][:100], schedule=SHORT, verbose=False)
-    with pytest.raises(wildood.InputError, match="fresh has shape"):
-        wildood.fit(model(), *data, fresh=np.zeros(3, np.float32), schedule=SHORT, verbose=False)
-    with pytest.raises(wildood.InputError, match="fresh examples are for methods that train on wild data"):
-        wildood.fit(model(), data[0], None, data[2], fresh=fresh, method=wildood.Godin(epsilon=0.0), verbose=False)
+def test_several_candidates_share_the_error_of_the_test():
+    comparison = Comparison(start=0.95, trained=0.935, error=0.01, wild=1000, tail=1e9)  # 1.5 standard errors
+    assert comparison.is_shown()
+    assert comparison.is_shown(candidates=1)
+    assert not comparison.is_shown(candidates=2)  # 95 % each: 1.64 standard errors

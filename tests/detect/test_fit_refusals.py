@@ -358,8 +358,13 @@ def test_schedule_that_makes_no_sense_is_refused(settings, message):
         wildood.Schedule(**settings)
 
 
-def test_a_schedule_without_a_length_has_100_steps():
-    assert wildood.Schedule(lr=0.001).steps == 100
+def test_a_schedule_without_a_length_has_100_steps_where_nothing_is_set_aside_to_end_it_by():
+    assert wildood.Schedule(lr=0.001).fixed() == wildood.Schedule(lr=0.001, steps=100)
+
+
+@pytest.mark.parametrize("schedule", ["auto", 100, {"steps": 100}])
+def test_a_schedule_of_another_type_is_refused(call, schedule):
+    refuses(call, r"give a Schedule, such as Schedule\(steps=100\), or leave it out", schedule=schedule)
 
 
 def test_a_holdout_that_was_trained_on_is_refused(call, toy):

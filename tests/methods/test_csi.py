@@ -168,6 +168,7 @@ def test_schedules_are_the_published_ones():
     assert (second.epochs, second.batch, second.momentum, second.weight_decay) == (100, 32, 0.0, 1e-6)
     rates = [second.lr_at(epoch, per_epoch=1, total=100) for epoch in (0, 59, 60, 74, 75, 89, 90, 99)]
     assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001, 0.0001, 0.0001])
+    assert not any(schedule.averaging or schedule.clip or schedule.minutes for schedule in (first, second))
 
 
 def test_lars_trains_the_network_and_plain_sgd_the_heads():

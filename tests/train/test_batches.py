@@ -34,6 +34,16 @@ def test_half_of_the_labelled_examples_of_a_batch_are_fresh_ones_without_a_class
     assert len(drawn.labelled) == len(drawn.wild) == 11
 
 
+def test_fresh_examples_have_their_share_of_a_batch_and_their_classes():
+    source = ArraySource(np.full((8, 6, 6, 1), 255, np.uint8), np.full(8, 99))
+    drawn = [
+        Batches(LABELLED, WILD, Schedule(batch=20), 3, CLASSIFIER, fresh=source, fresh_share=share).draw()
+        for share in (0.5, 0.15, 0.01)
+    ]
+    assert [batch.labels.tolist().count(99) for batch in drawn] == [10, 3, 1]
+    assert [len(batch.labels) for batch in drawn] == [20, 20, 20]
+
+
 def test_cross_entropy_ignores_fresh_examples():
     logits, labels = torch.randn(4, 3), torch.tensor([0, 2, NO_LABEL, NO_LABEL])
     assert torch.equal(F.cross_entropy(logits, labels), F.cross_entropy(logits[:2], labels[:2]))

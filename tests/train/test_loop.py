@@ -75,7 +75,8 @@ def assert_same(run, parameters, multipliers, penalties):
 def test_two_epochs_are_what_the_papers_algorithm_1_says_by_hand(mu2):
     """Of one step each: lines 4 and 5 on a batch, line 7 and lines 8 to 13 on all labelled data."""
     method = replace(Woods.algorithm1(gamma=1.5, mu2=mu2), alpha=0.1, tau=0.5, tol=0.05)
-    schedule = Schedule(epochs=2, batch=40, lr=0.5, momentum=0.0, weight_decay=0.01, clip=0.0, duals="epoch", milestones=())
+    plain = {"averaging": False, "clip": 0.0, "momentum": 0.0}
+    schedule = Schedule(epochs=2, batch=40, lr=0.5, weight_decay=0.01, duals="epoch", **plain)
     run = training(method, schedule)
     parameters = start_by_hand(run)
     run.train()
@@ -104,7 +105,7 @@ def test_two_epochs_are_what_the_papers_algorithm_1_says_by_hand(mu2):
 def test_two_steps_of_ours_are_algorithm_1_with_distillation_preconditioner_and_duals_in_each_step_by_hand():
     method = Woods(alpha=0.1, tau=0.5, mu2=0.3, gamma=2.0, tol=0.01, lambda1=0.6, lambda2=0.2)
     falling = {"decay": "milestones", "milestones": (0.5,), "factor": 0.25}
-    schedule = Schedule(steps=2, batch=8, lr=0.1, weight_decay=0.01, clip=0.0, **falling)
+    schedule = Schedule(steps=2, batch=8, lr=0.1, weight_decay=0.01, averaging=False, clip=0.0, **falling)
     run = training(method, schedule)
     run.lagrangian.penalties = {"false_alarm": 1.5, "classification": 0.5}
     parameters = start_by_hand(run)
@@ -139,7 +140,8 @@ def test_two_steps_of_ours_are_algorithm_1_with_distillation_preconditioner_and_
 
 def test_duals_move_once_per_epoch_on_a_full_pass_in_evaluation_mode():
     model = nn.Sequential(nn.Dropout(0.5), network())
-    run = training(Woods(mu2=0.5, gamma=3.0, tol=0.01), Schedule(epochs=1, batch=8, duals="epoch"), model)
+    schedule = Schedule(epochs=1, batch=8, averaging=False, duals="epoch")
+    run = training(Woods(mu2=0.5, gamma=3.0, tol=0.01), schedule, model)
     run.train()
     row = run.history[-1]
     model.eval()
@@ -186,9 +188,17 @@ def test_methods_without_constraints_and_without_wild_data_use_the_same_loop():
     assert not any(key.startswith(("lambda", "beta")) for key in history[-1])
 
 
-def test_history_holds_the_constraint_the_multipliers_and_w_of_every_epoch():
-    history = training(Woods(), Schedule(steps=12, batch=8)).train()
-    assert [row["step"] for row in history] == [0, 5, 10, 12]
+@pytest.mark.parametrize(
+    ("schedule", "steps"),
+    [
+        (Schedule(steps=60, batch=8), [0, 25, 36, 50, 60]),
+        (Schedule(steps=12, batch=8, duals="epoch"), [0, 5, 10, 12]),
+        (Schedule(epochs=3, batch=8), [0, 5, 10, 15]),
+    ],
+)
+def test_history_holds_the_constraint_the_multipliers_and_w_of_every_look(schedule, steps):
+    history = training(Woods(), schedule).train()
+    assert [row["step"] for row in history] == steps
     wanted = {"wild_loss", "false_alarm", "classification", "lambda_false_alarm", "beta_classification", "w", "b", "lr"}
     assert all(wanted <= set(row) for row in history[1:])
 
@@ -269,7 +279,7 @@ class Recorder(Callback):
 
 def test_callbacks_are_called_in_order_may_add_columns_and_stop_the_run():
     recorder = Recorder()
-    run = training(Woods(), Schedule(steps=20, batch=8), callbacks=[recorder])
+    run = training(Woods(), Schedule(epochs=4, batch=8), callbacks=[recorder])
     run.train()
     steps = [text for step in range(6) for text in (f"step {step}", f"ended {step + 1}")]
     assert recorder.called == ["begin", "epoch 0", *steps[:10], "epoch 1", *steps[10:], "epoch 2", "end"]

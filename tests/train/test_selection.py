@@ -1,7 +1,7 @@
-"""A schedule in rounds ends after the first that improves nothing on data set aside."""
+"""A run without a length ends by itself, when looks at data set aside show no more improvement; `minutes` ends any run."""
 
 import logging
-import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,126 +15,253 @@ from wildood.data.wild import WildPool
 from wildood.experiments.experiment import Experiment
 from wildood.models.classifier import Classifier
 from wildood.models.small import MLP
+from wildood.train import selection
 from wildood.train.callbacks import Callback
 from wildood.train.checkpoint import Checkpoint, RunDirectory
-from wildood.train.loop import Training
+from wildood.train.loop import Training, train
 from wildood.train.monitor import Look, measure_start
 from wildood.train.progress import LogEpochs, Timing
-from wildood.train.selection import SelectEpoch
+from wildood.train.selection import SelectEpoch, TimeLimit
 
 RNG = np.random.default_rng(0)
 LABELLED = ArraySource(RNG.normal(size=(40, 4)).astype("float32"), RNG.integers(0, 3, 40))
 WILD = WildPool(ArraySource(RNG.normal(size=(30, 4)).astype("float32") * 2))
-ROUNDS = Schedule(steps=31, rounds=1, batch=8, lr=1e-3)
+BY_ITSELF = Schedule(batch=8, lr=1e-3)
+STEPS = [0, 25, 36, 50, 71, 100, 142, 200, 283, 400, 566, 800, 1132, 1600, 2263, 3200]  # of the looks
 
 
-def training(looks: list[int], right: int = 100, constraints: list[float] | None = None, callbacks=()) -> Training:
-    """A run whose looks see so many of 100 wild examples accepted, one after the other and then the last again."""
-    given = iter(constraints or [])
+class Scripted:
+    """Looks that see so many of 100 wild examples accepted, one after the other and then the last again."""
 
-    class Scripted:
-        examples, seen = 200, iter(looks)
-        last = looks[-1]
+    alpha = 0.05
 
-        def __call__(self, _objective, _score=None):
-            self.last = next(self.seen, self.last)
-            met = {} if constraints is None else {"c": next(given)}
-            return Look({}, np.arange(100) < self.last, np.arange(100) < (100 if self.last == looks[0] else right), met)
+    def __init__(self, looks: list[int], right: int, offset: int):
+        self.looks, self.right, self.offset, self.count = looks, right, offset, 0
 
+    def __call__(self, _objective, _score=None):
+        number, self.count = min(self.count, len(self.looks) - 1), self.count + 1
+        accepted = np.roll(np.arange(100) < self.looks[number], self.offset * number)
+        known = np.linspace(0, 1, 100)  # an accepted example is below all of them, a rejected one above
+        right = np.arange(100) < (100 if self.looks[number] == self.looks[0] else self.right)
+        return Look({}, (known, np.where(accepted, -1.0, 2.0)), right, {})
+
+
+def objective() -> nn.Module:
     torch.manual_seed(0)
     classifier = Classifier(nn.Linear(4, 3))
-    objective = Woods().objective(classifier, measure_start(classifier, LABELLED, seed=7))
-    return Training(objective, LABELLED, WILD, ROUNDS, 7, [*callbacks, SelectEpoch(Scripted())])
+    return Woods().objective(classifier, measure_start(classifier, LABELLED, seed=7))
+
+
+def training(looks: list[int], callbacks=(), schedule: Schedule = BY_ITSELF, right: int = 100, offset: int = 0) -> Training:
+    """A run with scripted looks, at which so many of the known examples are classified correctly after the start."""
+    select = SelectEpoch(Scripted(looks, right, offset))
+    return Training(objective(), LABELLED, WILD, schedule, 7, [*callbacks, select])
 
 
 def kept(run: Training) -> int:
     return run.callbacks[-1].kept
 
 
+def saving(path, *, every_step: bool = False) -> Checkpoint:
+    return Checkpoint(RunDirectory(path, {}), seconds=0.0 if every_step else None)
+
+
+class Cut(Callback):
+    """An error in a step, as if the process was killed."""
+
+    def __init__(self, step: int):
+        self.step = step
+
+    def on_step_end(self, training):
+        if training.steps == self.step:
+            raise RuntimeError
+
+
 @pytest.mark.parametrize(
-    ("looks", "steps"),
+    ("looks", "last"),
     [
-        ([90, 90], [0, 1]),
-        ([90, 80, 80], [0, 1, 3]),
-        ([90, 80, 60, 61], [0, 1, 3, 7]),
-        ([90, 80, 79], [0, 1, 3]),  # one example of 100: no more than chance
-        ([90, 80, 70, 60, 50, 40], [0, 1, 3, 7, 15, 31]),
+        ([90], 100),
+        ([90, 60], 100),  # improved at step 25
+        ([90, 90, 90, 60], 100),  # at step 50
+        ([90, 90, 90, 90, 60], 142),  # at step 71
+        ([90, 90, 90, 90, 90, 60], 200),  # at step 100
+        ([90, 80, 70, 60, 50, 40, 40, 30], 400),  # at step 200
+        ([90, 60, 70, 80, 90, 61], 100),  # the least is of step 25
     ],
 )
-def test_a_run_ends_with_the_first_round_that_does_not_lower_wild_acceptance(looks, steps):
+def test_a_run_ends_after_twice_the_steps_of_its_last_improvement_and_not_before_step_100(looks, last):
     history = training(looks).train()
-    assert [row["step"] for row in history] == steps
+    assert [row["step"] for row in history] == STEPS[: STEPS.index(last) + 1]
 
 
-def test_a_round_that_costs_accuracy_is_no_improvement():
-    assert len(training([90, 50, 20], right=90).train()) == 2
+@pytest.mark.slow
+def test_a_run_that_always_improves_ends_after_3200_steps():
+    run = training([100 - 6 * number for number in range(16)])
+    assert [row["step"] for row in run.train()] == STEPS
+    assert kept(run) == 15
 
 
-@pytest.mark.parametrize(
-    ("constraints", "rounds", "expected"),
-    [
-        ([0.5, 0.4, 0.3, 0.2, 0.1, 0.06], 5, 5),  # comes closer, until the schedule ends
-        ([0.5, 0.2, 0.2], 2, 2),
-        ([0.5, 0.2, 0.3], 2, 1),  # the last round ends further from it, and is not kept
-        ([0.5, 0.04, -0.1], 2, 2),  # met within tol: there is nothing to come closer to
-        ([0.04, 0.04], 1, 1),
-        ([0.04, 0.2], 1, 0),
-    ],
-)
-def test_a_run_goes_on_while_a_violated_constraint_comes_closer_on_the_holdout(constraints, rounds, expected):
-    run = training([90], constraints=constraints)
-    assert len(run.train()) - 1 == rounds
-    assert kept(run) == expected
+@pytest.mark.parametrize(("offset", "last"), [(0, 142), (2, 100)])
+def test_a_difference_by_chance_is_no_improvement(offset, last):
+    """At step 71, 3 examples fewer are accepted: 3 verdicts of 100 have changed, or 13 of them, which is chance."""
+    assert training([90, 90, 90, 90, 87], offset=offset).train()[-1]["step"] == last
 
 
-def test_a_round_that_lowers_wild_acceptance_is_kept_whatever_the_constraints():
-    run = training([90, 80, 70, 70], constraints=[0.1, 0.2, 0.3, 0.3])
-    assert len(run.train()) - 1 == kept(run) == 3
+def test_small_improvements_add_up():
+    assert training([90, 89, 88, 87, 86, 85]).train()[-1]["step"] == 200
+
+
+def test_a_look_that_costs_accuracy_is_no_improvement_and_not_kept():
+    run = training([90, 80, 70, 60, 50, 40], right=90)
+    assert run.train()[-1]["step"] == 100
+    assert kept(run) == 0
+
+
+def test_a_run_whose_multipliers_count_in_epochs_looks_after_each_and_ends_by_the_same_rule():
+    schedule = Schedule(batch=8, lr=1e-3, duals="epoch")
+    history = training([90] * 12 + [60], schedule=schedule).train()  # improved with the twelfth epoch of 5 steps
+    assert [row["step"] for row in history] == list(range(0, 121, 5))
+
+
+@pytest.mark.parametrize(("length", "last"), [({"steps": 150}, 150), ({"epochs": 25}, 125)])
+def test_looks_do_not_end_a_run_that_has_a_length(length, last):
+    assert training([90], schedule=Schedule(batch=8, lr=1e-3, **length)).train()[-1]["step"] == last
+
+
+def test_the_weights_are_those_of_the_look_that_is_kept():
+    seen = []
+
+    class Seen(Callback):
+        def on_epoch_end(self, training, row):
+            seen.append({name: value.clone() for name, value in training.objective.state_dict().items()})
+
+    run = training([90, 80, 60, 70], [Seen()])
+    run.train()
+    assert (kept(run), len(seen)) == (2, 6)
+    assert all(torch.equal(value, seen[2][name]) for name, value in run.objective.state_dict().items())
+    assert not torch.equal(seen[2]["logit.bias"], seen[-1]["logit.bias"])
 
 
 def test_a_run_that_has_ended_by_itself_stays_ended(tmp_path):
-    runs = [training([90, 80, 80], callbacks=[Checkpoint(RunDirectory(tmp_path, {}))]) for _ in range(2)]
+    runs = [training([90, 90, 90, 90, 60], [saving(tmp_path)]) for _ in range(2)]
     first, second = (run.train() for run in runs)
-    assert [row["step"] for row in second] == [row["step"] for row in first] == [0, 1, 3]
+    assert [row["step"] for row in second] == [row["step"] for row in first] == STEPS[:7]
+    assert kept(runs[0]) == kept(runs[1]) == 4
+    for name, value in runs[0].objective.state_dict().items():
+        assert torch.equal(value, runs[1].objective.state_dict()[name])
 
 
-def test_a_run_that_is_cut_within_a_round_goes_on_from_there(tmp_path):
-    whole = training([90, 80, 70, 70], constraints=[0.5, 0.3, 0.2, 0.25])
+@pytest.mark.parametrize("step", [30, 71, 72])
+def test_a_run_that_is_cut_goes_on_from_there_and_ends_with_the_same_bits(tmp_path, step):
+    looks = [90, 90, 90, 90, 60]  # the last improvement is at step 71, so that the end is at step 142
+    whole, first = training(looks), training(looks, [saving(tmp_path, every_step=True), Cut(step)])
     steps = [row["step"] for row in whole.train()]
-
-    class Cut(Callback):
-        def on_step_end(self, training):
-            if training.steps == 6:
-                raise RuntimeError
-
-    saving = Checkpoint(RunDirectory(tmp_path, {}), seconds=0.0)
-    first = training([90, 80, 70], constraints=[0.5, 0.3, 0.2], callbacks=[saving, Cut()])
     with pytest.raises(RuntimeError):
         first.train()
-    second = training([70], constraints=[0.25], callbacks=[Checkpoint(RunDirectory(tmp_path, {}))])
-    assert [row["step"] for row in second.train()] == steps == [0, 1, 3, 7]
-    assert kept(second) == kept(whole) == 2
+    seen = sum(look < step for look in STEPS)  # before the step that is taken again
+    second = training(looks[min(seen, 4) :], [saving(tmp_path)])
+    assert [row["step"] for row in second.train()] == steps == STEPS[:7]
+    assert kept(second) == kept(whole) == 4
     for name, value in whole.objective.state_dict().items():
         assert torch.equal(value, second.objective.state_dict()[name])
 
 
-def data():
-    def known(n):
-        y = RNG.integers(0, 2, n)
-        return (RNG.normal(size=(n, 2)) + 6 * y[:, None]).astype("float32"), y
+class Clock(Callback):
+    """A clock that a step moves by 20 seconds."""
 
-    unknown = RNG.normal(size=(50, 2)).astype("float32") + np.float32([9, -9])
+    def __init__(self, now: float = 0.0):
+        self.now = now
+
+    def on_step_begin(self, training):
+        self.now += 20
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A function that makes a clock and sets the time limit by it."""
+
+    def of(now: float) -> Clock:
+        made = Clock(now)
+        monkeypatch.setattr(selection, "time", SimpleNamespace(monotonic=made.monotonic))
+        return made
+
+    return of
+
+
+@pytest.mark.parametrize("schedule", [BY_ITSELF, Schedule(steps=50, batch=8), Schedule(epochs=9, batch=8)])
+@pytest.mark.parametrize(("minutes", "last"), [(1, 4), (0.99, 3), (1e-9, 1), (2.01, 7)])
+def test_the_step_that_exceeds_the_minutes_is_the_last_one(clock, schedule, minutes, last):
+    limited = Schedule(schedule.steps, schedule.epochs, minutes, batch=8)
+    history = train(objective(), LABELLED, WILD, limited, 7, callbacks=[clock(500.0)]).history
+    assert [row["step"] for row in history] == [0, last] if last < 5 or limited.epochs is None else [0, 5, last]
+    assert {"wild_loss", "false_alarm"} <= history[-1].keys()
+
+
+def test_minutes_that_are_not_used_up_change_nothing(clock):
+    free, limited = (
+        train(objective(), LABELLED, WILD, Schedule(7, minutes=minutes, batch=8), 7, callbacks=[clock(0.0)]).history
+        for minutes in (None, 60)
+    )
+    times = {"images_per_second", "seconds_left"}
+    assert [{name: row[name] for name in row.keys() - times} for row in free] == [
+        {name: row[name] for name in row.keys() - times} for row in limited
+    ]
+    assert free[-1]["step"] == 7
+
+
+def test_a_resumed_run_counts_the_time_before_and_not_that_between(clock, tmp_path):
+    def run(now: float, *more: Callback) -> list[int]:
+        callbacks = [saving(tmp_path, every_step=True), TimeLimit(), clock(now), *more]
+        schedule = Schedule(steps=50, minutes=2, batch=8)
+        return [row["step"] for row in Training(objective(), LABELLED, WILD, schedule, 7, callbacks).train()]
+
+    with pytest.raises(RuntimeError):
+        run(0.0, Cut(4))  # a checkpoint is saved before the fourth step, which is taken again
+    assert run(90_000.0) == [0, 7]
+    assert run(0.0) == [0, 7]  # stays ended
+
+
+@pytest.mark.parametrize("minutes", [0, -1.0, float("nan"), float("inf"), "5", True])
+def test_minutes_that_are_no_time_are_refused(minutes):
+    with pytest.raises(InputError, match=r"the schedule's minutes is .*: give a positive number"):
+        Schedule(minutes=minutes)
+
+
+def data():
+    rng = np.random.default_rng(0)
+
+    def known(n):
+        y = rng.integers(0, 2, n)
+        return (rng.normal(size=(n, 2)) + 6 * y[:, None]).astype("float32"), y
+
+    unknown = rng.normal(size=(50, 2)).astype("float32") + np.float32([9, -9])
     return {"labelled": known(300), "wild": np.concatenate([known(250)[0], unknown]), "holdout": known(200)}
 
 
 @pytest.mark.slow
-def test_fit_with_an_auto_schedule_ends_by_itself():
+def test_a_fit_without_a_schedule_ends_by_itself():
     model = wildood.pretrain(MLP(2, 2), data()["labelled"], schedule=Schedule(epochs=5), verbose=False)
-    detector = wildood.fit(model, **data(), schedule="auto", verbose=False)
+    detector = wildood.fit(model, **data(), verbose=False)
     steps = [row["step"] for row in detector.history]
-    assert steps == [0, 50, 150, 350, 750, 1550, 3150][: len(steps)]
-    assert 1 < len(steps) < 7
-    assert detector.record["schedule"]["rounds"] == 50
+    assert steps == STEPS[: len(steps)]
+    assert 100 <= steps[-1] < 3200
+    assert (detector.record["schedule"]["steps"], detector.record["schedule"]["epochs"]) == (None, None)
+
+
+def test_the_schedule_of_a_method_ends_by_itself_if_it_has_no_length():
+    class Small(Woods):
+        def schedule(self):
+            return Schedule(batch=64, lr=0.01)
+
+    detector = wildood.fit(MLP(2, 2), **data(), method=Small(), verbose=False)
+    record = detector.record["schedule"]
+    assert [record[name] for name in ("batch", "lr", "steps", "epochs")] == [64, 0.01, None, None]
+    steps = [row["step"] for row in detector.history]
+    assert steps == STEPS[: len(steps)]
+    assert steps[-1] >= 100
 
 
 @pytest.mark.parametrize(
@@ -145,56 +272,44 @@ def test_fit_with_an_auto_schedule_ends_by_itself():
         {"method": wildood.Godin(epsilon=0.0)},
     ],
 )
-def test_an_auto_schedule_without_wild_data_to_look_at_is_refused(settings):
-    with pytest.raises(InputError, match="but there is none: give a method that uses wild data and keep='best'"):
-        wildood.fit(MLP(2, 2), **data(), schedule="auto", verbose=False, **settings)
-    with pytest.raises(InputError, match="but there is none"):
-        wildood.pretrain(MLP(2, 2), data()["labelled"], schedule="auto", verbose=False)
+def test_a_fit_takes_100_steps_where_no_wild_data_is_set_aside_to_end_it_by(settings):
+    detector = wildood.fit(MLP(2, 2), **data(), schedule=Schedule(batch=32), verbose=False, **settings)
+    assert (detector.history[-1]["step"], detector.record["schedule"]["steps"]) == (100, 100)
 
 
-def test_several_methods_are_all_asked_before_the_first_trains(tmp_path):
+def test_pretraining_takes_100_steps_with_a_schedule_that_would_end_by_itself():
+    rows = []
+    wildood.pretrain(MLP(2, 2), data()["labelled"], schedule=Schedule(batch=32), on_epoch=rows.append, verbose=False)
+    assert rows[-1]["step"] == 100
+
+
+def test_several_methods_each_end_as_they_can():
     methods = [Woods(), wildood.Godin(epsilon=0.0)]
-    with pytest.raises(InputError, match="but there is none"):
-        wildood.fit_many(MLP(2, 2), **data(), methods=methods, schedule="auto", run_dir=tmp_path / "runs", verbose=False)
-    assert not (tmp_path / "runs").exists()
+    fits = wildood.fit_many(MLP(2, 2), **data(), methods=methods, schedule=Schedule(batch=32), verbose=False)
+    assert [detector.record["schedule"]["steps"] for detector in fits.detectors.values()] == [None, 100]
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"method": "godin"}, {"keep": "last"}, {"protocol": "as_published"}, {"pretraining": Schedule.auto()}],
+    ("change", "steps"),
+    [
+        ({"keep": "best"}, None),
+        ({"keep": "best", "method": "godin"}, 100),
+        ({"keep": "last"}, 100),
+        ({"keep": "best", "protocol": "as_published"}, 100),
+    ],
 )
-def test_an_experiment_that_cannot_train_in_rounds_is_refused_before_it_runs(change):
-    given = {"method": "woods", "schedule": None if "pretraining" in change else Schedule.auto(), **change}
-    with pytest.raises(InputError, match="but there is none"):
-        Experiment("cifar10", ("svhn",), "svhn", 0.1, **given)
+def test_an_experiment_says_how_many_steps_it_takes_unless_it_ends_by_itself(change, steps):
+    experiment = Experiment("cifar10", ("svhn",), "svhn", 0.1, schedule=Schedule(lr=0.01), pretraining=Schedule(), **change)
+    assert (experiment.schedule.steps, experiment.schedule.lr) == (steps, 0.01)
+    assert experiment.pretraining.steps == 100
 
 
-def test_lines_of_a_run_in_rounds_promise_no_end(caplog):
+@pytest.mark.parametrize(
+    ("schedule", "ends"),
+    [(BY_ITSELF, [("step 25", "images/s"), ("step 36", "images/s")]), (Schedule(30, batch=8), [("step 25", "left")])],
+)
+def test_lines_of_a_run_that_ends_by_itself_promise_no_end(schedule, ends, caplog):
     with caplog.at_level(logging.INFO, logger="wildood"):
-        training([90, 80, 80], callbacks=[Timing(), LogEpochs()]).train()
-    _, *lines = caplog.messages
-    assert [line.split("  ")[0] for line in lines] == ["round 1 of at most 5", "round 2 of at most 5"]
-    assert all(re.search(r"  at most \d+:\d\d left$", line) for line in lines)
-
-
-def test_auto_is_the_schedule_of_the_method_in_rounds():
-    class Small(Woods):
-        def schedule(self):
-            return Schedule(batch=64, lr=0.01)
-
-    detector = wildood.fit(MLP(2, 2), **data(), method=Small(), schedule="auto", verbose=False)
-    assert {name: detector.record["schedule"][name] for name in ("batch", "lr", "steps", "rounds")} == {
-        "batch": 64,
-        "lr": 0.01,
-        "steps": 3150,
-        "rounds": 50,
-    }
-    with pytest.raises(InputError, match="every step"):
-        wildood.fit(MLP(2, 2), **data(), method=Woods.as_published(), schedule="auto", verbose=False)
-
-
-def test_milestones_are_those_of_the_round_whatever_limits_the_run():
-    rounds = [Schedule(rounds=5, **limit) for limit in ({"steps": 100}, {"epochs": 10})]
-    first, second = ([schedule.lr_at(step, 10, 100) for step in range(100)] for schedule in rounds)
-    assert first == second
-    assert first[4] < first[0] == first[5]
+        training([90], [Timing(), LogEpochs()], schedule).train()
+    lines = caplog.messages[1 : 1 + len(ends)]
+    assert [(line.split("  ")[0], line.split()[-1]) for line in lines] == ends

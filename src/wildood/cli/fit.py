@@ -52,8 +52,6 @@ class FitOptions(TrainingOptions):
         frozen: train only the last layer and what the method adds, on features that are computed once.
         confidence: guarantee the false-alarm rate with this probability over the draw of the holdout, instead of on average.
         by_class: a threshold for each predicted class, so that no class bears all false alarms.
-        auto: train in rounds of 50, 100, 200 and more steps, until one improves neither the share of wild data that is
-            accepted nor the constraints.
         grid: train with each of these values, or each combination, as in weight=0.1,0.5,1; keep the one that accepts the
             least wild data (needs --holdout, of which a third each ranks, chooses epochs and sets the threshold).
         keep: the best epoch by wild acceptance on data set aside, or the start where none is shown to help; or the last.
@@ -69,7 +67,6 @@ class FitOptions(TrainingOptions):
     frozen: bool = False
     confidence: Annotated[float | None, named("SHARE")] = None
     by_class: bool = False
-    auto: bool = False
     grid: Annotated[tuple[str, ...] | None, named("SETTING=VALUE,VALUE [...]")] = None
     keep: Literal["best", "last"] = "best"
     allow_duplicates: bool = False

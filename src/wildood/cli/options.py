@@ -24,7 +24,7 @@ from wildood.data.files import open_plain
 from wildood.data.schema import SchemaError
 from wildood.data.schema import check as check_type
 from wildood.errors import InputError
-from wildood.methods.schedule import IN_ROUNDS, Schedule
+from wildood.methods.schedule import Schedule
 from wildood.settings import can_be_named, quoted
 
 if TYPE_CHECKING:
@@ -184,22 +184,22 @@ def parse_training(
     method = method_of(options)
     _check_names(file, typed, options, method, {*_names(Schedule)} - {*hidden}, command)
     try:
-        shown = _recipe(method, options, file)
+        shown = _recipe(method, file)
     except InputError as error:
         raise InputError(f"--config {options.config}: {error}" if file else str(error)) from error
     default = replace(default, settings=_as_options(shown[0]), schedule=_as_options(shown[1], hidden, **texts))
     options = parse(cls, command, words, default=default)
     parts = [part for part in (options.settings, options.schedule) if part is not None]
     values = {name: getattr(part, name) for part in parts for name in _names(type(part)) if name in typed}
-    method, schedule = _recipe(method, options, file, values)
+    method, schedule = _recipe(method, file, values)
     return replace(options, settings=method, schedule=schedule)
 
 
 def _read_config(options: Any, command: str, typed: set[str]) -> dict[str, Any]:
     """The settings in the file of --config, without those that the typed options make void.
 
-    The file's settings belong to its method: another --method voids them. Steps, epochs, auto and rounds are one setting,
-    the length of the training: any of the first three voids them all.
+    The file's settings belong to its method: another --method voids them. Steps and epochs are one setting, the length
+    of the training: each voids both.
     """
     try:
         with open_plain(options.config) as file:
@@ -219,8 +219,8 @@ def _read_config(options: Any, command: str, typed: set[str]) -> dict[str, Any]:
     void: set[str] = set()
     if "as_published" in typed or ("method" in typed and getattr(options, "method", None) != content.get("method", "woods")):
         void = content.keys() - kinds.keys()
-    if typed & {"steps", "epochs", "auto"}:
-        void |= {"steps", "epochs", "auto", "rounds"}
+    if typed & {"steps", "epochs"}:
+        void |= {"steps", "epochs"}
     return {name: value for name, value in content.items() if name not in void}
 
 
@@ -257,13 +257,11 @@ def _names(cls: type[Any]) -> list[str]:
     return [each.name for each in fields(cls) if each.name not in {"config", "settings", "schedule"}]
 
 
-def _recipe(method: Any, options: Any, *layers: Mapping[str, Any]) -> tuple[Any, Schedule]:
+def _recipe(method: Any, *layers: Mapping[str, Any]) -> tuple[Any, Schedule]:
     """The method and its schedule, with the settings of each layer: those of the file, those of the words."""
     for values in layers:
         method = None if method is None else _with_settings(method, values)
     schedule = Schedule.pretraining() if method is None else method.schedule()
-    if getattr(options, "auto", False):
-        schedule = replace(schedule, **IN_ROUNDS)
     for values in layers:
         schedule = _with_settings(schedule, values)
     return method, schedule

@@ -18,7 +18,7 @@ from wildood.errors import InputError
 from wildood.train.distributed import is_first
 from wildood.train.progress import verbose_logging
 
-HIDDEN = ("duals", "epoch", "normalisation", "rounds")  # settings of a schedule that need multipliers or wild data
+HIDDEN = ("duals", "epoch", "normalisation")  # settings of a schedule that need multipliers or wild data
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,15 @@ class PretrainOptions(TrainingOptions):
 
 def run(words: Sequence[str]) -> None:
     """Train a classifier; its weights and the effective settings are in the output directory afterwards."""
-    steps, batch = "how many steps to train, instead of --epochs.", "examples in a step."
-    options: Any = parse_training(PretrainOptions, "pretrain", words, hidden=HIDDEN, steps=steps, batch=batch)
+    options: Any = parse_training(
+        PretrainOptions,
+        "pretrain",
+        words,
+        hidden=HIDDEN,
+        steps="how many steps to train, instead of --epochs.",
+        epochs="how many epochs to train.",
+        batch="examples in a step.",
+    )
     require(options, "pretrain", ("labelled", "model", "out"))
     model = read_model(options.model, options.seed)
     check_colours(options)  # before pictures are decoded

@@ -71,8 +71,7 @@ def _making(record: Record, history: list[dict[str, float]]) -> dict[str, str]:
     start_kept = record.get("assessment", {}).get("start_kept", False)
     kept = history[record["kept_epoch"]]  # a row of all stages; the last one's are the last
     stage = f" of stage {kept['stage']}" if "stage" in kept else ""
-    what = "epoch" if record["schedule"].get("rounds") is None else "round"
-    epoch = f"{what} {kept['epoch']} of {history[-1]['epoch']}{stage}, step {kept['step']} of {history[-1]['step']}"
+    epoch = f"epoch {kept['epoch']} of {history[-1]['epoch']}{stage}, step {kept['step']} of {history[-1]['step']}"
     return {
         "method": f"{record['method']['name']}: {settings_text(record['method'])}{' (not deployed)' if start_kept else ''}",
         **(

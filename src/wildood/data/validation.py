@@ -24,6 +24,11 @@ def all_labels(source: Source) -> Tensor:
     return torch.cat([labels for _, labels in map(source.gather, batches) if labels is not None])
 
 
+def has_labels(source: Source) -> bool:
+    """Whether the examples of a source have classes."""
+    return source.gather(torch.arange(1))[1] is not None
+
+
 def check_labels(labels: Tensor, name: str, classes: int) -> None:
     """Refuse a label that the model has no class for."""
     lowest, highest = int(labels.min()), int(labels.max())

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from wildood.data.sources import Source
-from wildood.detect.baseline import Baseline
+from wildood.detect.baseline import ALIKE, Baseline
 from wildood.detect.detector import Detector
 from wildood.detect.split import FitSplit, subsample
 from wildood.evaluate.mixture import share_p_value
@@ -44,6 +44,7 @@ class Assessment:
     rejected_of_trained: float = 0.0  # the share of these that the detector rejects
     rejected_of_labelled: float = 0.0  # the share of some labelled examples that the detector rejects
     start_score: str = "EnergyScore"  # of the start: the best post-hoc score that was shown to beat its energy
+    surer: float = 1.0  # the p-value of the hypothesis that the start is no surer of wild data than of the holdout
 
     @property
     def helped(self) -> bool:
@@ -56,7 +57,8 @@ class Assessment:
         if self.rejected_of_labelled > 0.5:
             share = f"{100 * self.rejected_of_labelled:.0f} %"
             return [f"the threshold rejects {share} of labelled: is the holdout scaled or preprocessed otherwise?"]
-        return [text for text in (self._no_benefit(), self._nothing_unknown(), self._memorised()) if text]
+        every = (self._no_benefit(), self._nothing_unknown(), self._memorised(), self._surer())
+        return [text for text in every if text]
 
     def record(self) -> dict[str, Any]:
         """JSON-ready data."""
@@ -67,9 +69,8 @@ class Assessment:
             return ""
         if self.benefit is None:
             return (
-                f"no epoch accepted less {self.examples} data without losing more than 1 point of accuracy (or, in rounds, "
-                f"violating the constraints): the start is deployed with its {self._start_name}; try a smaller lr, or more "
-                "data"
+                f"no epoch accepted less {self.examples} data without losing more than 1 point of accuracy: the start is "
+                f"deployed with its {self._start_name}; try a smaller lr, or more data"
             )
         trained, start = 100 * self.benefit.trained, 100 * self.benefit.start
         if not self.start_kept:
@@ -97,6 +98,15 @@ class Assessment:
             "give wild data with some unknowns, or more of it"
         )
 
+    def _surer(self) -> str:
+        if self.surer >= 1 - ALIKE:
+            return ""
+        return (
+            f"the classifier is surer of the wild data than of the holdout (p = {self.surer:.2g}): it was trained on wild "
+            "examples, or known ones are harder in the holdout than in traffic. Wild acceptance then hardly tells which "
+            "detector is better: give wild data that the classifier has not seen, or a holdout like today's known data"
+        )
+
     def _memorised(self) -> str:
         """Where the detector rejects more of the data it was trained on, by more than three standard errors."""
         if not self.trained_on:
@@ -121,7 +131,14 @@ def training_benefit(start: Baseline, trained: tuple[Classifier, Score], data: F
 
 
 def assess(
-    detector: Detector, data: FitSplit, benefit: Comparison | None, start_score: str, seed: int, *, start_kept: bool
+    detector: Detector,
+    data: FitSplit,
+    benefit: Comparison | None,
+    start_score: str,
+    surer: float,
+    seed: int,
+    *,
+    start_kept: bool,
 ) -> Assessment:
     """Assess a calibrated detector on data set aside, and on some of the data that it was trained on."""
     assert detector.holdout_scores is not None  # noqa: S101 - calibrated
@@ -145,6 +162,7 @@ def assess(
         rejected_of_trained=rejected(trained_on),
         rejected_of_labelled=rejected(subsample(data.labelled, LABELLED_SAMPLE, seed)),
         start_score=start_score,
+        surer=1.0 if by_ood else surer,
     )
 
 

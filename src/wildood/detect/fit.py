@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import nn
@@ -12,10 +12,11 @@ from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.data.sampling import seeded
 from wildood.data.schema import dump, parse
-from wildood.data.validation import all_labels, check_labels
+from wildood.data.validation import all_labels, check_labels, has_labels
 from wildood.detect.assessment import accuracy_lost, assess, training_benefit
 from wildood.detect.baseline import best_start
 from wildood.detect.detector import Detector, Promise, versions
+from wildood.detect.drift import Drift, measure_drift
 from wildood.detect.frozen import check_frozen, freeze, put_back
 from wildood.detect.posthoc import choose_score, warn_of_accuracy
 from wildood.detect.pretrain import check_augmentation, check_schedule, run_record
@@ -53,7 +54,7 @@ def fit(
     *,
     fresh: Any = None,
     method: Method | None = None,
-    schedule: Schedule | Literal["auto"] | None = None,
+    schedule: Schedule | None = None,
     alpha: float | None = None,
     confidence: float | None = None,
     by_class: bool = False,
@@ -80,10 +81,11 @@ def fit(
             a share of `labelled` is set aside, and the rate is not guaranteed.
         fresh: known examples as they come now, `x` or `(x, y)`, unseen by the model. Training then measures false alarms on
             them as well as on `labelled`, which matters where known data has changed since. Without it, a third of the
-            holdout is used so, if each third holds at least ten examples above its threshold (600 examples for 5 %).
+            holdout is used so where the model scores it otherwise than `labelled`, if each third holds at least ten examples
+            above its threshold (600 examples for 5 %).
         method: what to train with; `Woods()` by default.
-        schedule: how long and how fast; by default the method's own (with several stages, that of the first). "auto" ends
-            when neither wild acceptance nor the constraints improve on data set aside.
+        schedule: how long and how fast; by default the method's own (with several stages, that of the first), which for
+            `Woods` ends when data set aside shows no more improvement.
         alpha: the false-alarm rate of the deployed threshold; the method's by default.
         confidence: guarantee that rate with this probability over the draw of the holdout, instead of on average.
         by_class: a threshold for each predicted class, so that no class has all the false alarms.
@@ -157,6 +159,8 @@ def fit(
         check_augmentation(settings.schedule, data.example.shape)
         for part in (data.selection, data.threshold):
             check_labels(all_labels(part), "labelled" if holdout is None else "holdout", classes)
+        if data.fresh is not None and has_labels(data.fresh):
+            check_labels(all_labels(data.fresh), "fresh", classes)
         names = labelled.classes if isinstance(labelled, Images) else ()
         record = _run_record(classifier, data, settings, names, has_run_dir=run is not None)
         trained = _train(classifier, data, settings, record, run, callbacks, on_epoch, has_wild=wild is not None)
@@ -170,7 +174,7 @@ def fit(
         )
         _calibrate(detector, trained.data, settings, unseen=holdout is not None and keep != "as_published")
         if method.uses_wild and trained.data.wild_aside is not None:
-            found = deployed.benefit, deployed.start_score
+            found = deployed.benefit, deployed.start_score, deployed.surer
             assessment = assess(detector, trained.data, *found, settings.seed, start_kept=deployed.start_kept)
             detector.record["assessment"] = assessment.record()
         detector.record |= accuracy_lost(detector, len(trained.data.selection))
@@ -193,13 +197,14 @@ class _Settings:
 
 
 class _Trained(NamedTuple):
-    """The end of training: the classifier, the last stage's objective, the data, all rows, and which one was kept."""
+    """The end of training: the classifier, the last stage's objective, the data, all rows, which one was kept, and drift."""
 
     classifier: Classifier
     objective: Objective
     data: FitSplit
     history: list[Row]
     kept: int
+    drift: Drift | None
 
 
 class _Deployed(NamedTuple):
@@ -211,6 +216,7 @@ class _Deployed(NamedTuple):
     benefit: Comparison | None = None
     start_kept: bool = False
     start_score: str = "EnergyScore"  # that training had to beat
+    surer: float = 1.0  # as in `Baseline`
 
 
 def _checked_method(method: Any) -> Method:
@@ -282,6 +288,11 @@ def _train(
     start = measure_start(trained, inputs.labelled, seed, inputs.wild)
     if method.uses_wild:
         warn_of_accuracy(start.accuracy, "labelled")
+    drift = None
+    if inputs.fresh is not None or inputs.may_train:
+        drift = measure_drift(trained, start, inputs)
+        if drift.found and inputs.may_train:
+            data, inputs = data.with_fresh(seed), inputs.with_fresh(seed)
     objective = method.objective(trained, start)
     check_distributed(schedule)
     _check_choice(objective, settings, has_wild=has_wild)
@@ -304,6 +315,7 @@ def _train(
             schedule,
             seed,
             fresh=inputs.fresh,
+            fresh_share=0.5 if drift is None else drift.fresh_share(inputs),
             select=SelectEpoch(monitor, settings.keep, only_start=number < len(stages)),
             run=run.stage(number) if run is not None and several else run,
             callbacks=[AddColumns({"stage": number}), *callbacks] if several else callbacks,
@@ -313,7 +325,7 @@ def _train(
         history += rows
     if settings.frozen:
         put_back(trained, classifier, tapped=method.uses_features)
-    return _Trained(classifier, objective, _with_selection(data, objective, settings), history, kept)
+    return _Trained(classifier, objective, _with_selection(data, objective, settings), history, kept, drift)
 
 
 def _deploy(model: nn.Module, trained: _Trained, settings: _Settings) -> _Deployed:
@@ -331,6 +343,7 @@ def _deploy(model: nn.Module, trained: _Trained, settings: _Settings) -> _Deploy
         "kept_epoch": trained.kept,
         "versions": versions(),
         "examples": data.unlabelled,
+        **({} if trained.drift is None else {"drift": trained.drift.record()}),
         **({"processes": this_process().world} if this_process().world > 1 else {}),
         **({"chosen_by": holdout} if holdout and any_choice else {}),
         **({"chosen": choice} if choice else {}),
@@ -348,7 +361,7 @@ def _trained_or_start(
     assert data.wild_aside is not None  # noqa: S101 - the caller has checked
     only_energy = settings.keep != "best"
     start = best_start(model, trained.classifier.spec, data, settings.alpha, settings.seed, only_energy=only_energy)
-    trained = trained._replace(start_score=type(start.score).__name__)
+    trained = trained._replace(start_score=type(start.score).__name__, surer=start.surer)
     if qualified or settings.keep != "best":
         benefit = training_benefit(start, (trained.classifier, trained.score), data, settings.alpha)
         # All processes decide as the first one does: another machine may round otherwise.
@@ -382,9 +395,9 @@ def _report(detector: Detector, keep: Keep) -> None:
             logger.warning("%s", warning)
     if keep == "best" and kept:
         start, chosen = detector.history[0], detector.history[kept]
-        what = "epoch" if detector.record["schedule"]["rounds"] is None else "round"
+        what = "step" if detector.record["schedule"]["epochs"] is None else "epoch"
         columns = [name for name in ("accuracy", "acceptance") if name in start and name in chosen]
         changes = "".join(f", {name} {100 * start[name]:.1f} -> {100 * chosen[name]:.1f} %" for name in columns)
         of = f" of {assessment['aside']} examples set aside" if assessment is not None else ""
-        logger.info("kept %s %d of %d%s%s", what, chosen["epoch"], detector.history[-1]["epoch"], changes, of)
+        logger.info("kept %s %d of %d%s%s", what, chosen[what], detector.history[-1][what], changes, of)
     logger.info("threshold %s: %s", detector.threshold_text, detector.promise_text)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from wildood.data.sources import ArraySource, Source
-from wildood.data.validation import all_labels
+from wildood.data.validation import all_labels, has_labels
 from wildood.data.wild import Wild, WildMixture, WildPool
 from wildood.detect.split import FitSplit, subsample
 from wildood.errors import InputError
@@ -61,7 +61,7 @@ def freeze(classifier: Classifier, data: FitSplit, schedule: Schedule, seed: int
         wild=_wild([unlabelled(subsample(pool, most, seed)) for pool in pools], data.wild),
         wild_aside=None if data.wild_aside is None else unlabelled(data.wild_aside),
         selection=labelled(data.selection),
-        fresh=None if data.fresh is None else unlabelled(data.fresh),
+        fresh=None if data.fresh is None else (labelled if has_labels(data.fresh) else unlabelled)(data.fresh),
     )
     return head, computed
 

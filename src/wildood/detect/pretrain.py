@@ -1,7 +1,7 @@
 """`pretrain`: a classifier and labelled data in, a trained classifier out; and the checks that `fit` makes, too."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from wildood.detect.split import check_seed, subsample
 from wildood.errors import InputError
 from wildood.evaluate.binomial import binomial_cdf
 from wildood.methods.objective import CrossEntropyObjective
-from wildood.methods.schedule import IN_ROUNDS, Schedule
+from wildood.methods.schedule import Schedule
 from wildood.models.classifier import (
     Classifier,
     check_spec,
@@ -152,22 +152,11 @@ def _accuracy(classifier: Classifier, source: Source, name: str) -> float:
 
 
 def check_schedule(schedule: Any, own: Schedule, *, has_wild_aside: bool) -> Schedule:
-    """The schedule: for None the method's own, for "auto" its own in rounds."""
-    if schedule is None or (isinstance(schedule, str) and schedule == "auto"):
-        schedule = own if schedule is None else replace(own, **IN_ROUNDS)
+    """The schedule, for None the method's own; of a fixed length where no wild data is set aside to end it by."""
+    schedule = own if schedule is None else schedule
     if not isinstance(schedule, Schedule):
-        raise InputError(f"schedule is {quoted(schedule)}: give 'auto' or a Schedule, such as Schedule(steps=100)")
-    check_rounds(schedule, has_wild_aside=has_wild_aside)
-    return schedule
-
-
-def check_rounds(schedule: Schedule, *, has_wild_aside: bool) -> None:
-    """Refuse a schedule in rounds where no wild data is scored between them."""
-    if schedule.rounds is not None and not has_wild_aside:
-        raise InputError(
-            "a schedule in rounds stops early by wild data set aside, but there is none: give a method that uses wild data "
-            "and keep='best' (--keep best), or a number of steps or epochs: Schedule(steps=100) (--steps 100)"
-        )
+        raise InputError(f"schedule is {quoted(schedule)}: give a Schedule, such as Schedule(steps=100), or leave it out")
+    return schedule if has_wild_aside else schedule.fixed()
 
 
 def check_augmentation(schedule: Schedule, shape: tuple[int, ...]) -> None:

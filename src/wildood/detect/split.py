@@ -10,9 +10,9 @@ from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
 from wildood.data.sampling import generator, permutation, split
 from wildood.data.sources import ArraySource, Part, Source
-from wildood.data.validation import labelled_and_holdout, unlabelled_source
+from wildood.data.validation import align_classes, labelled_and_holdout, labelled_source, unlabelled_source
 from wildood.data.wild import MOST_ASIDE, Wild, WildMixture, as_wild
-from wildood.detect.detector import Example, examples_of
+from wildood.detect.detector import Example
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import confidence_text, examples_needed
 from wildood.methods.schedule import Schedule
@@ -20,8 +20,8 @@ from wildood.settings import check_integer
 from wildood.train.progress import logger
 
 ASIDE = 0.1  # the share of wild data, and of labelled data without a holdout, that is not trained on
-SELECTION_SIZE = 500  # wild examples to choose by, if that is at most half of them: fewer seldom show that training helped
-TAIL = 10  # false alarms to expect in a third of the holdout, at least, if one third is to train
+SELECTION_SIZE = 1000  # wild examples to choose by, if that is at most half of them: fewer seldom show that training helped
+TAIL = 10  # false alarms to expect in each third of a holdout, at least, if one third may train
 TOO_FEW = 5  # wild examples that cannot tell epochs apart at all
 Sources = Mapping[str, Sequence[Source]]  # by what they are to a fit: labelled, wild (one or two pools), holdout, ood
 
@@ -39,6 +39,13 @@ class FitSplit(NamedTuple):
     unlabelled: dict[str, str]  # fingerprints without labels, where they differ
     caveat: str = ""  # of the promise
     fresh: Source | None = None  # ID examples as they come now: false alarms are measured on them, too
+    may_train: bool = False  # whether `selection` is large enough that half of it may become `fresh`
+
+    def with_fresh(self, seed: int) -> "FitSplit":
+        """The same with half of the holdout examples that choose as `fresh` ones."""
+        halves = split(len(self.selection), 0.5, generator(seed, "fresh-from-holdout"))
+        selection, fresh = (Part(self.selection, half) for half in halves)
+        return self._replace(selection=selection, fresh=fresh, may_train=False)
 
     def with_selection(self, alpha: float, confidence: float | None, seed: int, *, instead: str) -> "FitSplit":
         """The same with the holdout halved, unless it is already: one half to choose by, the other for the threshold."""
@@ -67,7 +74,8 @@ def split_for_fit(
 ) -> FitSplit:
     """Check and split the data of a user. Wild data that a method does not train on still chooses.
 
-    Without `fresh` examples, `from_holdout` takes a third of a holdout that is large enough.
+    Of a holdout, one half chooses and the other sets the threshold. Without `fresh` examples, `from_holdout` lets two thirds
+    choose, so that half of these can become fresh ones, if each third is large enough.
     """
     known, unseen = labelled_and_holdout(labelled, holdout)
     if wild is None and uses_wild:
@@ -76,7 +84,7 @@ def split_for_fit(
         )
     traffic = None if wild is None else as_wild(wild)
     outliers = None if ood is None else unlabelled_source(ood, "ood")
-    today = None if fresh is None else unlabelled_source(examples_of(fresh), "fresh")
+    today = None if fresh is None else _fresh_source(labelled, fresh)
     if today is not None and not uses_wild:
         raise InputError("fresh examples are for methods that train on wild data: leave fresh= (--fresh) out")
     _warn_of_missing_classes(known, unseen)
@@ -95,8 +103,7 @@ def split_for_fit(
     others = {name: each for name, each in sources.items() if name != "holdout" and (name != "wild" or uses_wild)}
     caveat = check_overlap(unseen, others, allow_duplicates=allow_duplicates)
     needed = examples_needed(alpha, confidence)
-    if unseen is not None and today is None and from_holdout and keep == "best":
-        unseen, today = _third_of(unseen, max(needed, TAIL / alpha), seed)
+    in_thirds = from_holdout and today is None and unseen is not None and len(unseen) / 3 >= max(needed, TAIL / alpha)
     if unseen is None:
         known, unseen = split_labelled(known, needed, schedule.batch, seed, halves=keep == "best")
     if len(known) < schedule.batch:
@@ -113,19 +120,22 @@ def split_for_fit(
     elif outliers is None and traffic is not None:
         aside = subsample(traffic.whole(seed), MOST_ASIDE, seed)
     parts = FitSplit(known, trained_on, aside, unseen, unseen, example, fingerprints, unlabelled, caveat, today)
+    if keep == "best" and in_thirds:
+        rest, third = split(len(unseen), 1 / 3, generator(seed, "holdout"))
+        return parts._replace(selection=Part(unseen, rest), threshold=Part(unseen, third), may_train=True)
     if keep == "best" and uses_wild:  # then there is an epoch to choose
         return parts.with_selection(alpha, confidence, seed, instead="keep='last' (--keep last)")
     check_holdout_size(len(unseen), alpha, confidence)
     return parts
 
 
-def _third_of(holdout: Source, least: float, seed: int) -> tuple[Source, Source | None]:
-    """Two thirds of a holdout, and the third that trains; all of it and none, where thirds would be too small."""
-    if len(holdout) / 3 < least:
-        return holdout, None
-    rest, third = (Part(holdout, part) for part in split(len(holdout), 1 / 3, generator(seed, "fresh-from-holdout")))
-    logger.info("%d of the %d holdout examples take part in training: see fresh in the guide", len(third), len(holdout))
-    return rest, third
+def _fresh_source(labelled: Any, fresh: Any) -> Source:
+    """Fresh examples, with their classes if they have some."""
+    if isinstance(fresh, tuple | list) and len(fresh) == 2:
+        return labelled_source(fresh, "fresh")
+    if isinstance(fresh, ArraySource) and fresh.labels is not None:
+        return labelled_source(align_classes(labelled, fresh, "fresh"), "fresh")
+    return unlabelled_source(fresh, "fresh")
 
 
 def check_seed(seed: Any, name: str = "seed") -> int:

@@ -9,76 +9,86 @@ import numpy.typing as npt
 from scipy.special import stdtrit
 
 from wildood.evaluate.metrics import Floats, flat_scores
+from wildood.evaluate.thresholds import conformal_threshold
 
 # That training helped. Of 54 fits (six problems, three shares of unknowns, three seeds), 95 % would have kept the start in
 # six more than 90 %, all of which had improved; neither level deployed a fit that was clearly worse.
 CONFIDENCE = 0.9
 Mask = npt.NDArray[np.bool_]
+STATE = ("seen", "kept", "start_correct", "least", "by_wild", "by_id")  # of a selection
 
 
 @dataclass
 class Selection:
-    """The epoch to keep: the latest that is statistically indistinguishable from the one that accepts the least wild data.
+    """The epoch to keep: the one that accepts the least wild data without losing accuracy.
 
-    Wild acceptance at an epoch's own ID threshold is (1 - pi) TPR + pi FPR: at equal TPR less is better, whatever pi is. All
-    epochs are measured on the same examples, so a difference of two shares has the paired standard error sqrt(verdicts that
-    changed) / n. An epoch is considered if its accuracy is at most `accuracy_loss` and one standard error below the start's
-    (the first one seen). It is indistinguishable from the least acceptance within two standard errors, because the least of
-    many is low partly by chance. `as_published` does what the released code does: it keeps the first epoch with the least
-    acceptance, whatever its accuracy, and never the start.
+    At equal false-alarm rates, wild acceptance is (1 - pi) TPR + pi FPR: less is better, whatever pi is. It is the mean over
+    all false-alarm rates up to alpha, as in `Comparison`. An epoch is considered if its accuracy is at most `accuracy_loss`
+    and one standard error below the start's (the first one seen); the standard error of shares of the same examples is
+    sqrt(verdicts that changed) / n. `as_published` does what the released code does: it keeps the first epoch with the least
+    acceptance at the threshold, whatever its accuracy, and never the start.
 
-    >>> wild, right = np.arange(100), np.ones(100, dtype=bool)
-    >>> selection = Selection()
-    >>> selection.see(accepted=wild < 95, correct=right)    # the start
-    >>> selection.see(accepted=wild < 86, correct=right)    # accepts less
-    >>> selection.see(accepted=wild < 50, correct=wild < 90)    # but is wrong on 10 %
+    >>> known, right = np.arange(100) / 100, np.ones(100, dtype=bool)
+    >>> selection = Selection(alpha=0.05)
+    >>> selection.see((known, known), right)    # the start
+    >>> selection.see((known, known + 0.1), right)    # accepts less
+    >>> selection.see((known, known + 0.5), known < 0.9)    # but is wrong on 10 %
     >>> selection.kept
     1
 
-    `fell` is whether the latest epoch accepts less than every earlier one, by more than the standard error.
+    `improved` is whether the latest epoch accepts less than the last one that improved, by more than the standard error: so
+    small steps add up, and chance does not.
     """
 
+    alpha: float = 0.05
     accuracy_loss: float = 0.01
     as_published: bool = False
     seen: int = 0
     kept: int = 0
     start_correct: Mask | None = None
-    least_accepted: Mask | None = None
-    fell: bool = False
+    least: float = math.inf  # acceptance
+    by_wild: Floats | None = None  # what the last epoch that improved accepts: its placement values
+    by_id: Floats | None = None
+    improved: bool = False
 
-    def see(self, accepted: Mask, correct: Mask) -> None:
-        """Take in one more epoch: the wild examples that it accepts, and the ID examples that it classifies correctly."""
-        number, self.seen, self.fell = self.seen, self.seen + 1, False
-        if self.start_correct is None or self.least_accepted is None:
-            self.start_correct, self.least_accepted = correct, accepted
-            return
+    def see(self, scores: tuple[Floats, Floats], correct: Mask) -> None:
+        """Take in one more epoch: its scores of ID and of wild examples, and which ID examples it classifies correctly.
+
+        A score that is not finite counts as rejected, as the detector will reject it.
+        """
+        number, self.seen, self.improved = self.seen, self.seen + 1, False
+        known, wild = (np.where(np.isfinite(each), each, np.inf).astype(np.float64) for each in scores)
+        by_wild, by_id = _placements(known, wild, self.alpha)
+        accepted = float(np.mean(by_wild))
         if self.as_published:
-            if number == 1 or np.mean(accepted) < np.mean(self.least_accepted):
-                self.least_accepted, self.kept = accepted, number
+            accepted = float(np.mean(wild <= conformal_threshold(known, self.alpha)))
+            if number == 1 or (number and accepted < self.least):
+                self.least, self.kept = accepted, number
+            return
+        if self.start_correct is None or self.by_wild is None or self.by_id is None:
+            self.start_correct, self.least, self.by_wild, self.by_id = correct, accepted, by_wild, by_id
             return
         lost, error = _paired_difference(self.start_correct, correct)
         if lost > self.accuracy_loss + error + 1e-12:
             return
-        more, error = _paired_difference(accepted, self.least_accepted)
-        self.fell = more + error < -1e-12
-        if more <= 0:
-            self.least_accepted = accepted
-        if more <= 2 * error:
-            self.kept = number
+        if accepted < self.least:
+            self.least, self.kept = accepted, number
+        if _compare((self.by_wild, self.by_id), (by_wild, by_id), self.alpha).is_larger_than_its_error:
+            self.by_wild, self.by_id, self.improved = by_wild, by_id, True
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs to go on; masks are numpy arrays, or None before the first epoch.
+        """What a resumed run needs to go on; arrays are numpy's, or None before the first epoch.
 
         >>> again = Selection()
         >>> again.load_state_dict(Selection(seen=3, kept=2).state_dict())
         >>> again.seen, again.kept
         (3, 2)
         """
-        return {name: getattr(self, name) for name in ("seen", "kept", "start_correct", "least_accepted")}
+        return {name: getattr(self, name) for name in STATE}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`."""
-        for name in ("seen", "kept", "start_correct", "least_accepted"):
+        for name in STATE:
             setattr(self, name, state[name])
 
 
@@ -116,7 +126,17 @@ class Comparison:
     @property
     def helped(self) -> bool:
         """Whether the trained detector accepts less: a one-sided t-test at 90 % confidence."""
-        return self.start - self.trained > float(stdtrit(max(1.0, self.tail), CONFIDENCE)) * self.error
+        return self.is_shown()
+
+    def is_shown(self, candidates: int = 1) -> bool:
+        """The same where it is the best of several candidates: the error of 10 % is divided by their number."""
+        level = 1 - (1 - CONFIDENCE) / candidates
+        return self.start - self.trained > float(stdtrit(max(1.0, self.tail), level)) * self.error
+
+    @property
+    def is_larger_than_its_error(self) -> bool:
+        """Whether the trained detector accepts less by more than one standard error."""
+        return self.start - self.trained > self.error + 1e-12
 
 
 def compare_acceptance(
@@ -142,6 +162,11 @@ def compare_acceptance(
     before, after = (
         _placements(flat_scores(known, "ID"), flat_scores(wild, "wild"), alpha) for known, wild in (start, trained)
     )
+    return _compare(before, after, alpha)
+
+
+def _compare(before: tuple[Floats, Floats], after: tuple[Floats, Floats], alpha: float) -> Comparison:
+    """The comparison of two detectors by their placement values."""
     by_wild, by_id = (first - second for first, second in zip(before, after, strict=True))
     error = math.sqrt(np.var(by_wild) / len(by_wild) + np.var(by_id) / len(by_id))
     return Comparison(float(before[0].mean()), float(after[0].mean()), error, len(by_wild), alpha * len(by_id))

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Literal, Self, cast
 
 from wildood.data.schema import SchemaError, check, check_arguments
-from wildood.detect.pretrain import check_rounds
+from wildood.detect.pretrain import check_schedule
 from wildood.errors import InputError
 from wildood.methods.objective import Method
 from wildood.methods.schedule import Schedule
@@ -111,18 +111,16 @@ class Experiment:
         object.__setattr__(self, "settings", _settings(recipe))
         if isinstance(recipe, Score):
             object.__setattr__(self, "schedule", None)
-        elif self.schedule is None:
-            object.__setattr__(self, "schedule", self._schedule(recipe))
         else:
-            check_rounds(
-                self.schedule, has_wild_aside=recipe.uses_wild and self.keep == "best" and self.protocol == "honest"
-            )
+            aside = recipe.uses_wild and self.keep == "best" and self.protocol == "honest"
+            schedule = check_schedule(self.schedule, self._schedule(recipe), has_wild_aside=aside)
+            object.__setattr__(self, "schedule", schedule)
         if self.start not in {"labelled", "all"}:
             object.__setattr__(self, "pretraining", None)
         elif self.pretraining is None:
             object.__setattr__(self, "pretraining", Schedule.pretraining())
         else:
-            check_rounds(self.pretraining, has_wild_aside=False)
+            object.__setattr__(self, "pretraining", self.pretraining.fixed())
         self._check_values()
 
     def _check_types(self) -> None:

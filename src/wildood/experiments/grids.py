@@ -133,7 +133,9 @@ def _effect_of_pi(id_set: str, protocol: Protocol, seed: int) -> Iterable[Experi
 
 def _cpu(protocol: Protocol, seed: int) -> Iterable[Experiment]:
     """Both shapes on small sets, with a ResNet-20 that is trained already, 200 steps and one setting of each method."""
-    schedule = Schedule(steps=200, batch=128, lr=0.01, decay="milestones", clip=0.0)  # of the table in docs/results.md
+    schedule = Schedule(
+        steps=200, batch=128, lr=0.01, decay="milestones", averaging=False, clip=0.0
+    )  # of the table in docs/results.md
     common: dict[str, Any] = {
         "model": "ResNet20",
         "mean": (0.485, 0.456, 0.406),
@@ -165,7 +167,7 @@ def _digits_start(seed: int) -> Experiment:
         model_settings={"width": 32, "hidden": 128},
         mean=DIGITS_SPEC.mean or (),
         std=DIGITS_SPEC.std or (),
-        pretraining=Schedule(epochs=40, batch=64, lr=0.05, decay="milestones", factor=0.2, clip=0.0),
+        pretraining=Schedule(epochs=40, batch=64, lr=0.05, decay="milestones", averaging=False, factor=0.2, clip=0.0),
         seed=seed,
     )
 
@@ -249,11 +251,12 @@ def _with_budget(name: str, woods: Schedule | None) -> Schedule | None:
     if woods is None or name not in METHODS or not METHODS[name].uses_wild:
         return None
     own = METHODS[name]().schedule()
-    return replace(own, steps=woods.steps, epochs=woods.epochs, batch=woods.batch, epoch=woods.epoch, rounds=woods.rounds)
+    same = {name: getattr(woods, name) for name in ("steps", "epochs", "minutes", "batch", "epoch")}
+    return replace(own, **same)
 
 
 def _length(schedule: Schedule, *, wild: bool) -> str:
-    steps, batch = schedule.steps, schedule.batch
+    steps, batch = schedule.fixed().steps, schedule.batch
     length = f"{schedule.epochs:,} epochs" if steps is None else f"{steps:,} step{'' if steps == 1 else 's'}"
     return f"{length} of {batch:,} + {batch:,} examples" if wild else f"{length} of {batch:,} examples"
 

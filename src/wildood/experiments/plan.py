@@ -173,7 +173,7 @@ class Work(NamedTuple):
 
 
 def estimate_work(experiment: Experiment, sizes: Sizes) -> Work:
-    """How much a run computes: exact in steps, roughly in images."""
+    """How much a run computes: exact in steps (at most, where it ends by itself), roughly in images."""
     recipe = experiment.recipe()
     once = sizes.labelled + sizes.holdout + sizes.test
     if isinstance(recipe, Score):
@@ -185,7 +185,7 @@ def estimate_work(experiment: Experiment, sizes: Sizes) -> Work:
         schedule = (experiment.schedule or stage.schedule()) if number == 0 else stage.schedule()
         per_epoch, steps = schedule.length(sizes.labelled, pools)
         images = schedule.batch * (2 if pools else 1)
-        rows = schedule.ends(schedule.row_every(per_epoch, images, int(validation)), steps)  # each is measured
+        rows = schedule.looks(per_epoch, steps)  # each is measured
         measured = validation + (sizes.labelled if schedule.duals == "epoch" else 0)
         views = VIEWS_TRAINED.get(experiment.method, 1)
         total = Work(total.steps + steps, total.trained + steps * images * views, total.scored + rows * measured)

@@ -94,7 +94,8 @@ class Csi:
 
     def schedule(self) -> Schedule:
         """The published one: 700 epochs of 128 examples, so 1,024 images, in a step; lr 1 after 10 epochs of warm-up."""
-        return Schedule(epochs=700, batch=128, lr=1.0, decay="cosine", clip=0.0, warmup=10 / 700, weight_decay=1e-6)
+        same: dict[str, Any] = {"batch": 128, "decay": "cosine", "averaging": False, "clip": 0.0, "weight_decay": 1e-6}
+        return Schedule(epochs=700, lr=1.0, warmup=10 / 700, **same)
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """The contrastive loss on this classifier's features, with a new projection."""
@@ -125,8 +126,10 @@ class CsiHeads:
             epochs=self.epochs,
             batch=32,
             lr=self.lr,
+            decay="milestones",
             milestones=(0.6, 0.75, 0.9),
             factor=0.1,
+            averaging=False,
             clip=0.0,
             momentum=0.0,
             weight_decay=1e-6,

@@ -82,6 +82,11 @@ class Start(NamedTuple):
         """The standard deviation of S; not 0, even if all logits are equal."""
         return max(float(self.logsumexp.double().std()), 1e-3)
 
+    @property
+    def quantile(self) -> float:
+        """The 5 % quantile of S."""
+        return float(self.logsumexp.double().kthvalue(max(1, math.ceil(0.05 * len(self.logsumexp)))).values)
+
     def precondition(self, *, shared: bool, scale: float = 1.0) -> Precondition | None:
         """The last layer in whitened coordinates, for losses of z = wS + b; None if the model has no such layer.
 

@@ -224,8 +224,7 @@ class EnergyLogit(nn.Module):
         sums = start.logsumexp.double()
         if how == "constraint":
             return cls(-2 / start.spread, _bias_that_meets(alpha, -2 / start.spread * sums))
-        quantile = float(sums.kthvalue(max(1, math.ceil(0.05 * len(sums)))).values)
-        return cls(w=-1 / start.spread, b=quantile / start.spread)
+        return cls(w=-1 / start.spread, b=start.quantile / start.spread)
 
     @property
     def w(self) -> Tensor:

@@ -6,7 +6,7 @@ subject to  1/n Σ_j max(1 + g(x_j), 0)      <= alpha
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self, get_args
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -19,6 +19,9 @@ from wildood.methods.woods import ALGORITHM_1, DERIVED, Preconditioning, Woods
 from wildood.models.classifier import Classifier, Outputs
 from wildood.models.moments import MEAN_SQUARE
 from wildood.scores.head import HeadScore
+from wildood.settings import check_choice
+
+HeadStart = Literal["energy", "random"]
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,14 @@ class WoodsAlt(Woods):
 
     uses_features: ClassVar[bool] = True
 
-    mu2: float = 0.3
-    lambda1: float = 0.0
+    mu2: float = 0.1
     distillation: float | None = 1.0
     precondition: Preconditioning | None = "rows"
+    head_start: HeadStart = "energy"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_choice(self.head_start, "WoodsAlt: head_start", get_args(HeadStart))
         if self.precondition == "shared":
             raise InputError("WoodsAlt: precondition is 'shared', but its head has one output: give 'rows' or None")
         if self.logit_start != "quantile" or self.decay_logit:
@@ -55,7 +59,7 @@ class WoodsAlt(Woods):
         >>> WoodsAlt.algorithm1().precondition is None
         True
         """
-        return cls(**ALGORITHM_1, gamma=gamma, mu2=mu2)
+        return cls(**ALGORITHM_1, gamma=gamma, mu2=mu2, head_start="random")
 
     @classmethod
     def as_published(cls, gamma: float = 1.5, mu2: float = 1.0) -> Self:
@@ -64,12 +68,13 @@ class WoodsAlt(Woods):
         >>> WoodsAlt.as_published().shared_multiplier
         True
         """
-        return cls(**ALGORITHM_1, gamma=gamma, mu2=mu2, shared_multiplier=True)
+        return cls(**ALGORITHM_1, gamma=gamma, mu2=mu2, head_start="random", shared_multiplier=True)
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """The constrained problem on this classifier, with a new head."""
+        slope = 1 / start.spread if self.head_start == "energy" else 0.0
         with seeded(start.seed, "head"):
-            score = HeadScore(start.features).to(classifier.device)
+            score = HeadScore(start.features, slope=slope, bias=slope * start.quantile).to(classifier.device)
         layer = None if self.precondition is None else self._head_layer(score, classifier, start)
         objective = WoodsAltObjective(self.derived_for(layer), classifier, score, start, layer)
         if layer is None and self.precondition is not None:

@@ -21,7 +21,7 @@ class Batches:
     The share is every `world`-th example, from the `rank`-th. All processes draw the numbers of the whole batch: what they
     read together is what one process reads, so that a run can go on with another number of them.
 
-    With `fresh` examples, half of the labelled ones of a batch are theirs, without a class.
+    With `fresh` examples, a share of the labelled ones of a batch are theirs; those without a class have `NO_LABEL`.
 
     >>> import numpy as np, torch
     >>> from wildood.data.sources import ArraySource
@@ -42,10 +42,11 @@ class Batches:
         rank: int = 0,
         world: int = 1,
         fresh: Source | None = None,
+        fresh_share: float = 0.5,
     ) -> None:
         self._labelled, self._schedule, self._classifier, self._fresh = labelled, schedule, classifier, fresh
         self._share = slice(rank, None, world)
-        self._fresh_count = 0 if fresh is None else schedule.batch // 2
+        self._fresh_count = 0 if fresh is None else max(1, int(fresh_share * schedule.batch))
         self._fresh_share = slice((rank - schedule.batch + self._fresh_count) % world, None, world)
         pools = (() if wild is None else wild.pools) + (() if fresh is None else (fresh,))
         self.on_disk = any(map(is_mapped, (labelled, *pools)))
@@ -60,8 +61,9 @@ class Batches:
         raw, labels = self._labelled.gather(self._order.take(self._schedule.batch - self._fresh_count)[self._share])
         assert labels is not None  # noqa: S101 - labelled
         if self._fresh is not None and self._fresh_order is not None:
-            more, _ = self._fresh.gather(self._fresh_order.take(self._fresh_count)[self._fresh_share])
-            raw, labels = torch.cat([raw, more.to(raw)]), torch.cat([labels, labels.new_full((len(more),), NO_LABEL)])
+            more, classes = self._fresh.gather(self._fresh_order.take(self._fresh_count)[self._fresh_share])
+            classes = labels.new_full((len(more),), NO_LABEL) if classes is None else classes
+            raw, labels = torch.cat([raw, more.to(raw)]), torch.cat([labels, classes.to(labels)])
         wild = None if self._wild is None else self._wild.draw(self._schedule.batch)
         if self._schedule.augment:
             raw, wild = self._augmented(raw), None if wild is None else self._augmented(wild)

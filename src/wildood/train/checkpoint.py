@@ -201,7 +201,7 @@ class Checkpoint(Callback):
         if state is not None:
             training.load_state_dict(state)
             self.saved_step = training.steps
-            most = "" if training.schedule.rounds is None else "at most "
+            most = "at most " if training.schedule.ends_itself else ""
             logger.info("resuming %s at step %d of %s%d", self.run.path, training.steps, most, training.total)
         self.run.restart_history(training.history)
 

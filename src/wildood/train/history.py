@@ -31,8 +31,8 @@ def read_rows(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def row_line(row: Row, epochs: int, *, rounds: bool = False) -> str:
-    """One readable line for a row; of so many epochs, or of so many rounds at most.
+def row_line(row: Row, epochs: int | None = None) -> str:
+    """One readable line for a row; of so many epochs, where the schedule counts in them.
 
     >>> print(row_line({"epoch": 1, "step": 78, "wild_loss": 0.81, "false_alarm": 0.02, "lambda_false_alarm": 1.1,
     ...     "beta_false_alarm": 1.0, "w": -0.2, "accuracy": 0.91, "acceptance": 0.87, "images_per_second": 450.0,
@@ -41,8 +41,8 @@ def row_line(row: Row, epochs: int, *, rounds: bool = False) -> str:
         450 images/s  1:15 left
     """
     stage = [f"stage {row['stage']:.0f}"] if "stage" in row else []
-    which = f"round {row['epoch']:.0f} of at most {epochs}" if rounds else f"epoch {row['epoch']:.0f}/{epochs}"
-    parts = [*stage, which, f"step {row['step']:.0f}"]
+    epoch = [] if epochs is None else [f"epoch {row['epoch']:.0f}/{epochs}"]
+    parts = [*stage, *epoch, f"step {row['step']:.0f}"]
     if "wild_loss" in row:
         parts.append(f"wild {row['wild_loss']:.3f}")
     if "loss" in row:
@@ -60,6 +60,8 @@ def row_line(row: Row, epochs: int, *, rounds: bool = False) -> str:
     if "acceptance" in row:
         parts.append(f"accepts {row['acceptance']:.1%} of wild".replace("%", " %"))
     if "images_per_second" in row:
+        parts.append(f"{row['images_per_second']:.0f} images/s")
+    if "seconds_left" in row:
         minutes, seconds = divmod(round(row["seconds_left"]), 60)
-        parts += [f"{row['images_per_second']:.0f} images/s", f"{'at most ' if rounds else ''}{minutes}:{seconds:02d} left"]
+        parts.append(f"{minutes}:{seconds:02d} left")
     return "  ".join(parts)

@@ -6,7 +6,7 @@ transforms; one process or several is a strategy.
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from wildood.data.wild import Wild
 from wildood.errors import TrainingError
 from wildood.methods.objective import Objective, Terms
 from wildood.methods.schedule import Schedule
+from wildood.train.averaging import WeightAverage
 from wildood.train.batches import Batches, prefetched
 from wildood.train.callbacks import Callback, CallOnEpoch, OnEpoch
 from wildood.train.checkpoint import Checkpoint, HistoryFile, RunDirectory
@@ -25,7 +26,7 @@ from wildood.train.history import Row
 from wildood.train.lagrangian import AugmentedLagrangian, MeanConstraints
 from wildood.train.monitor import full_constraints
 from wildood.train.progress import LogEpochs, ShowProgress, Timing
-from wildood.train.selection import SelectEpoch
+from wildood.train.selection import SelectEpoch, TimeLimit
 from wildood.train.transforms import gradient_transforms
 
 
@@ -55,6 +56,7 @@ class Training:
         seed: int,
         callbacks: Sequence[Callback] = (),
         fresh: Source | None = None,
+        fresh_share: float = 0.5,
     ) -> None:
         self.objective, self.labelled, self.wild, self.schedule, self.seed = objective, labelled, wild, schedule, seed
         self.callbacks = list(callbacks)
@@ -62,14 +64,14 @@ class Training:
         self.history: list[Row] = []
         self.per_epoch, self.total = schedule.length(len(labelled), [len(pool) for pool in wild.pools] if wild else [])
         self.images_per_step = schedule.batch * (1 if wild is None else 2)
-        examples = sum(callback.monitor.examples for callback in self.callbacks if isinstance(callback, SelectEpoch))
-        self.row_every = schedule.row_every(self.per_epoch, self.images_per_step, examples)
+        self.average = WeightAverage(objective) if schedule.averaging else None
         objective.normalisation = schedule.normalisation
         self.lagrangian = AugmentedLagrangian(objective.duals, objective.classifier.device)
         self.optimiser = objective.optimiser(schedule)
         self.transforms = gradient_transforms(objective, schedule)
         check_distributed(schedule)
-        self.batches = prefetched(Batches(labelled, wild, schedule, seed, objective.classifier, *join(), fresh=fresh))
+        parts = Batches(labelled, wild, schedule, seed, objective.classifier, *join(), fresh=fresh, fresh_share=fresh_share)
+        self.batches = prefetched(parts)
         self.epoch_loss, self.epoch_constraints = torch.zeros(()), MeanConstraints()
 
     def train(self) -> list[Row]:
@@ -88,8 +90,10 @@ class Training:
                     if not self.is_over:
                         self.step()
                         self._call("on_step_end")
-                    if self.epoch_constraints.count and (self.is_over or self.schedule.is_end(self.steps, self.row_every)):
+                    if self.epoch_constraints.count and (self.is_over or self.schedule.is_look(self.steps, self.per_epoch)):
                         self.end_epoch()
+                if self.average is not None:
+                    self.average.keep()
                 self._call("on_train_end")
         self.optimiser.zero_grad(set_to_none=True)
         return self.history
@@ -114,6 +118,8 @@ class Training:
         self.epoch_loss = self.epoch_loss + terms.loss.detach()
         self.epoch_constraints.add(constraints, 1)
         self.steps += 1
+        if self.average is not None:
+            self.average.update(self.steps)
 
     def end_epoch(self) -> None:
         """Lines 7 to 13 of Algorithm 1: dual ascent, then larger penalties for constraints that are not met."""
@@ -145,11 +151,13 @@ class Training:
 
     def _end_row(self, row: Row) -> None:
         """Add a row to the history, and let the callbacks complete it."""
-        row = {"epoch": len(self.history), "step": self.steps, **row, **self.lagrangian.watch(), **self.objective.watch()}
-        self.history.append(row)
-        for callback in self.callbacks:
-            callback.on_epoch_end(self, row)
-            row.update({name: value.item() for name, value in row.items() if hasattr(value, "item")})  # numpy's, torch's
+        row = {"epoch": len(self.history), "step": self.steps, **row, **self.lagrangian.watch()}
+        with nullcontext() if self.average is None else self.average.applied():
+            row |= self.objective.watch()
+            self.history.append(row)
+            for callback in self.callbacks:
+                callback.on_epoch_end(self, row)
+                row.update({name: value.item() for name, value in row.items() if hasattr(value, "item")})  # numpy's, torch's
 
     def _call(self, hook: str) -> None:
         for callback in self.callbacks:
@@ -182,6 +190,7 @@ class Training:
             "stopped": self.stopped,
             "history": self.history,
             "objective": self.objective.state_dict(),
+            "average": {} if self.average is None else self.average.weights,
             "optimiser": self.optimiser.state_dict(),
             "lagrangian": self.lagrangian.state_dict(),
             "batches": self.batches.state_dict(),
@@ -196,6 +205,8 @@ class Training:
         device = self.objective.classifier.device
         self.steps, self.stopped, self.history = state["step"], state["stopped"], state["history"]
         self.objective.load_state_dict(state["objective"])
+        if self.average is not None:
+            self.average.weights = {name: value.to(device) for name, value in state["average"].items()}
         self.optimiser.load_state_dict(state["optimiser"])
         self.lagrangian.load_state_dict(state["lagrangian"])
         self.batches.load_state_dict(state["batches"])
@@ -227,6 +238,7 @@ def train(
     seed: int,
     *,
     fresh: Source | None = None,
+    fresh_share: float = 0.5,
     select: SelectEpoch | None = None,
     run: RunDirectory | None = None,
     callbacks: Sequence[Callback] = (),
@@ -241,6 +253,7 @@ def train(
         schedule: how long and how fast.
         seed: decides every random draw.
         fresh: ID examples as they come now, for the constraint on false alarms beside the labelled ones.
+        fresh_share: their share of the ID examples of a batch.
         select: looks at data set aside and chooses the epoch; without it, the last one is kept.
         run: where checkpoints and history go.
         callbacks: the user's.
@@ -249,8 +262,8 @@ def train(
     # The checkpoint first: it resumes the run before others begin, saves a step before others begin the next one, and saves
     # the end before the weights of another epoch are restored. The user's callbacks before what writes the rows.
     every: list[Callback] = [] if run is None else [Checkpoint(run)]
-    every += [Timing(), *([] if select is None else [select]), *callbacks]
+    every += [Timing(), TimeLimit(), *([] if select is None else [select]), *callbacks]
     every += [] if run is None else [HistoryFile(run)]
     every += [LogEpochs(), ShowProgress(), *([] if on_epoch is None else [CallOnEpoch(on_epoch)])]
-    history = Training(objective, labelled, wild, schedule, seed, every, fresh).train()
+    history = Training(objective, labelled, wild, schedule, seed, every, fresh, fresh_share).train()
     return Result(history, len(history) - 1 if select is None else select.kept)

@@ -13,6 +13,7 @@ from wildood.data.sources import Source
 from wildood.data.validation import check_labels
 from wildood.data.wild import Wild
 from wildood.errors import InputError
+from wildood.evaluate.metrics import Floats
 from wildood.evaluate.selection import Mask
 from wildood.evaluate.thresholds import conformal_threshold
 from wildood.methods.objective import Objective, Start
@@ -29,13 +30,13 @@ class Look(NamedTuple):
 
     Attributes:
         row: columns for the history.
-        accepted: which of the wild examples are accepted; None without wild data.
+        scores: of the holdout and of the wild examples; None without wild data.
         correct: which of the holdout's are classified correctly.
         constraints: those on the holdout.
     """
 
     row: Row
-    accepted: Mask | None
+    scores: tuple[Floats, Floats] | None
     correct: Mask
     constraints: dict[str, float]
 
@@ -81,13 +82,14 @@ class Monitor:
         row |= {f"holdout_{name}": value for name, value in met.items()}
         if self.wild is None:
             return Look(row, None, right, met)
-        threshold = conformal_threshold(holdout.gather(scores).numpy(), self.alpha)
+        scores_of_holdout = holdout.gather(scores).numpy()
+        threshold = conformal_threshold(scores_of_holdout, self.alpha)
         wild = ShardedPass(self.wild)
         with evaluating(objective):
             found = [score(outputs).cpu() for outputs, _ in forward_all(objective.classifier, wild.part)]
         scores_of_wild = wild.gather(found).numpy()
         accepted = np.isfinite(scores_of_wild) & (scores_of_wild <= threshold)  # as the detector will
-        return Look(row | {"acceptance": float(np.mean(accepted))}, accepted, right, met)
+        return Look(row | {"acceptance": float(np.mean(accepted))}, (scores_of_holdout, scores_of_wild), right, met)
 
 
 def full_constraints(objective: Objective, labelled: Source) -> dict[str, Tensor]:

@@ -103,7 +103,7 @@ def progress_bar(total: int | None, done: int, doing: str = "training", unit: st
 
 
 class Timing(Callback):
-    """Add images per second and the seconds left to each row of the history."""
+    """Add images per second to each row of the history, and the seconds left if the schedule fixes the end."""
 
     def __init__(self) -> None:
         self.began = self.step_began = self.seconds = 0.0
@@ -129,7 +129,8 @@ class Timing(Callback):
         if self.steps:
             row["images_per_second"] = self.steps * training.images_per_step / self.seconds
             elapsed = time.monotonic() - self.began
-            row["seconds_left"] = (training.total - training.steps) * elapsed / (training.steps - self.first)
+            if not training.schedule.ends_itself:
+                row["seconds_left"] = (training.total - training.steps) * elapsed / (training.steps - self.first)
         self.seconds, self.steps = 0.0, 0
 
 
@@ -145,8 +146,7 @@ class LogEpochs(Callback):
         """Log the line; the start has none."""
         if len(training.history) == 1:
             return
-        epochs, in_rounds = training.schedule.ends(training.row_every, training.total), training.schedule.rounds is not None
-        logger.info("%s", row_line(row, epochs, rounds=in_rounds))
+        logger.info("%s", row_line(row, training.schedule.epochs))
 
 
 class ShowProgress(Callback):
@@ -157,8 +157,8 @@ class ShowProgress(Callback):
 
     @contextmanager
     def context(self, training: "Training") -> Iterator[None]:
-        """Show it; how many steps a run in rounds takes, nobody knows."""
-        total = training.total if training.schedule.rounds is None else None
+        """Show it; how many steps a run takes that ends by itself, nobody knows."""
+        total = None if training.schedule.ends_itself else training.total
         with progress_bar(total, training.steps) as self.bar:
             yield
 

@@ -1,18 +1,20 @@
-"""Callbacks that look at data set aside after each epoch: which epoch to keep, and when to stop."""
+"""Callbacks that decide which epoch to keep, by looks at data set aside, and when to stop."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from wildood.evaluate.selection import Mask, Selection
+from wildood.evaluate.selection import Selection
 from wildood.scores.energy import EnergyScore
 from wildood.train.callbacks import Callback
+from wildood.train.distributed import any_process
 from wildood.train.history import Row
-from wildood.train.monitor import Look, Monitor
+from wildood.train.monitor import Monitor
 
 if TYPE_CHECKING:
     from wildood.train.loop import Training
@@ -20,51 +22,23 @@ if TYPE_CHECKING:
 Keep = Literal["best", "last", "as_published"]
 
 
-@dataclass
-class EarlyStopping:
-    """When a run in rounds has nothing more to gain.
-
-    It is done after a round in which wild acceptance has not fallen and the most violated constraint has come no closer. If
-    that constraint is violated more than before, the run has `strayed`, and its last round is not to be kept. There is no
-    margin: a difference by chance costs one round more, or a round that has not been shown to improve anything.
-
-    >>> stopping = EarlyStopping()
-    >>> stopping.update({"c": 0.5}, tol=0.1, fell=False); stopping.done    # the start
-    False
-    >>> stopping.update({"c": 0.2}, tol=0.1, fell=False); stopping.done    # may yet be met
-    False
-    >>> stopping.update({"c": 0.3}, tol=0.1, fell=False); stopping.done, stopping.strayed
-    (True, True)
-    """
-
-    violation: float | None = None
-    done: bool = False
-    strayed: bool = False
-
-    def update(self, constraints: Mapping[str, float], tol: float, *, fell: bool) -> None:
-        """The start, or one more round: the constraints on data set aside, and whether wild acceptance fell."""
-        violation = max([0.0, *(c - tol for c in constraints.values())])
-        if self.violation is not None:
-            self.done = not fell and violation >= self.violation
-            self.strayed = self.done and violation > self.violation
-        self.violation = violation
-
-
 class SelectEpoch(Callback):
     """Look at data set aside after each epoch; at the end, give the objective the weights of the epoch to keep.
+
+    A schedule that ends by itself ends by these looks.
 
     Attributes:
         monitor: the data set aside.
         keep: the "best" epoch by wild acceptance, the "last", or the one of the released rule ("as_published").
         only_start: look at the start only: an early stage of a method cannot be judged, and its last epoch is kept.
         kept: the number of the epoch to keep, so far.
+        improved: the step of the last epoch that improved wild acceptance by more than chance.
     """
 
     def __init__(self, monitor: Monitor, keep: Keep = "best", *, only_start: bool = False) -> None:
         self.monitor, self.keep, self.only_start = monitor, keep, only_start
-        self.selection = Selection(as_published=keep == "as_published")
-        self.stopping = EarlyStopping()
-        self.kept = 0
+        self.selection = Selection(monitor.alpha, as_published=keep == "as_published")
+        self.kept = self.improved = 0
         self.weights: dict[str, Tensor] = {}
 
     def on_epoch_end(self, training: "Training", row: Row) -> None:
@@ -75,23 +49,16 @@ class SelectEpoch(Callback):
         # The start is judged by its energy: a method's own score may need training, as that of a new head does.
         look = self.monitor(training.objective, None if current else EnergyScore())
         row |= look.row
-        if self.only_start or self.keep == "last" or look.accepted is None:
+        if self.only_start or self.keep == "last" or look.scores is None:
             return
-        self._judge(training, look.accepted, look)
+        self.selection.see(look.scores, look.correct)
+        self.kept = self.selection.kept
         if self.kept == current:
             self.weights = {name: value.detach().clone() for name, value in training.objective.state_dict().items()}
-
-    def _judge(self, training: "Training", accepted: Mask, look: Look) -> None:
-        """Which epoch to keep now; and, in rounds, whether this one was the last."""
-        before = self.selection.kept
-        self.selection.see(accepted, look.correct)
-        if training.schedule.rounds is not None:
-            self.stopping.update(look.constraints, training.objective.duals.tol, fell=self.selection.fell)
-            if self.stopping.strayed:
-                self.selection.kept = before
-            if self.stopping.done:
-                training.stop()
-        self.kept = self.selection.kept
+        if self.selection.improved:
+            self.improved = training.steps
+        if training.schedule.has_ended(training.steps, self.improved):
+            training.stop()
 
     def on_train_end(self, training: "Training") -> None:
         """Give the objective the weights that were kept."""
@@ -104,12 +71,41 @@ class SelectEpoch(Callback):
             name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
             for name, value in self.selection.state_dict().items()
         }
-        return {"kept": self.kept, "selection": selection, "stopping": asdict(self.stopping), "weights": self.weights}
+        return {"kept": self.kept, "improved": self.improved, "selection": selection, "weights": self.weights}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
-        self.kept, self.weights = state["kept"], state["weights"]
-        self.stopping = EarlyStopping(**state["stopping"])
+        self.kept, self.improved, self.weights = state["kept"], state["improved"], state["weights"]
         self.selection.load_state_dict(
             {name: value.numpy() if isinstance(value, Tensor) else value for name, value in state["selection"].items()}
         )
+
+
+class TimeLimit(Callback):
+    """Stop after the schedule's minutes; a resumed run counts those before. Several processes stop in the same step."""
+
+    def __init__(self) -> None:
+        self.seconds, self.began = 0.0, 0.0
+
+    @contextmanager
+    def context(self, training: "Training") -> Iterator[None]:  # noqa: ARG002 - every callback gets it
+        """Start the clock."""
+        self.began = time.monotonic() - self.seconds
+        yield
+
+    def on_step_end(self, training: "Training") -> None:
+        """Stop the run if its time is over."""
+        minutes = training.schedule.minutes
+        if minutes is None:
+            return
+        self.seconds = time.monotonic() - self.began
+        if any(any_process(self.seconds > 60 * minutes)):
+            training.stop()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The time that is used up."""
+        return {"seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        self.seconds = state["seconds"]
