@@ -165,7 +165,7 @@ def test_each_source_is_hashed_once(toy, trained, schedule, monkeypatch):
 
 @pytest.mark.parametrize(
     ("count", "keep", "aside"),
-    [(300, "best", 150), (900, "best", 450), (2000, "best", 500), (20_000, "best", 2000), (900, "last", 90)],
+    [(300, "best", 150), (900, "best", 450), (4000, "best", 1000), (20_000, "best", 2000), (900, "last", 90)],
 )
 def test_a_tenth_of_wild_data_is_set_aside_and_more_where_few_would_choose(count, keep, aside):
     kept, held = split_wild(as_wild(np.zeros((count, 2))), keep, seed=0)

@@ -140,7 +140,9 @@ def test_head_of_woods_alt_is_stored_with_its_weights_and_its_tap(woods_alt, toy
     model, features = again.classifier.model, None
     with torch.no_grad():
         features = model.body(torch.tensor(toy.test[0]))
-        by_hand = again.scorer.head.layers(features)[:, 0].numpy()
+        energy = -model.head(features).logsumexp(1)
+        by_hand = (again.scorer.head.layers(features)[:, 0] + again.scorer.slope * energy + again.scorer.bias).numpy()
+    assert again.scorer.slope > 0
     assert vars(again.classifier.tap) == {"layer": "head", "side": "input"}
     np.testing.assert_allclose(again.score(toy.test[0]), by_hand, atol=1e-5)
 
@@ -178,9 +180,11 @@ def test_a_head_without_a_name_is_the_one_that_had_none_and_an_unknown_one_is_re
 
 def test_settings_of_a_score_are_stored(toy, tmp_path):
     classifier = Classifier(MLP(2, 3, hidden=(5,)), tap=FeatureTap("head", "input"))
-    detector = Detector(classifier, HeadScore(features=5, hidden=7), Example((2,), "float"), threshold=0.0)
+    detector = Detector(
+        classifier, HeadScore(features=5, hidden=7, slope=0.5, bias=2.0), Example((2,), "float"), threshold=0.0
+    )
     again = wildood.load(detector.save(tmp_path))
-    assert again.scorer.settings == {"features": 5, "hidden": 7}
+    assert again.scorer.settings == {"features": 5, "hidden": 7, "slope": 0.5, "bias": 2.0}
     assert_same_detector(again, detector, toy.test[0])
 
 

@@ -13,7 +13,7 @@ from wildood.data.sources import ArraySource
 from wildood.methods.distillation import Distillation
 from wildood.methods.objective import Batch, Start
 from wildood.methods.woods import EnergyLogit
-from wildood.models.classifier import Classifier
+from wildood.models.classifier import Classifier, Outputs
 from wildood.models.features import FeatureTap
 
 LABELLED = ArraySource(np.zeros((4, 5), np.float32), np.arange(4))
@@ -30,7 +30,7 @@ def batch(seed: int = 0) -> Batch:
 
 
 def test_loss_and_constraints_are_the_equations_of_the_paper():
-    objective = Woods(alpha=0.1).objective(Classifier(nn.Identity()), start())
+    objective = Woods(alpha=0.1, false_alarm_loss="sigmoid").objective(Classifier(nn.Identity()), start())
     w, b = objective.watch()["w"], objective.watch()["b"]
     drawn = batch()
     loss, constraints = objective(drawn)
@@ -44,6 +44,19 @@ def test_loss_and_constraints_are_the_equations_of_the_paper():
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
     assert constraints["false_alarm"].item() == pytest.approx(false_alarm.item(), rel=1e-5)
     assert constraints["classification"].item() == pytest.approx(-picked.log().mean().item() - 2 * 0.25, rel=1e-5)
+
+
+def test_the_logistic_loss_of_false_alarms_gives_up_no_example():
+    methods = [Woods(alpha=0.1), Woods(alpha=0.1, false_alarm_loss="sigmoid")]
+    logistic, sigmoid = (method.objective(Classifier(nn.Identity()), start()) for method in methods)
+    logits = torch.tensor([[-1000.0, -1000.0]], requires_grad=True)  # far on the side of OOD
+    z = logistic.logit(logits).item()
+    values = [each.constraints(Outputs(logits), torch.tensor([0]))["false_alarm"] for each in (logistic, sigmoid)]
+    assert values[0].item() == pytest.approx(math.log1p(math.exp(-z)) + z - 0.1)
+    assert values[1].item() == pytest.approx(1 - 0.1)
+    slopes = [torch.autograd.grad(value, logits)[0].sum().item() for value in values]
+    assert slopes[0] == pytest.approx(logistic.watch()["w"], rel=1e-4)
+    assert slopes[1] == 0
 
 
 def test_one_forward_pass_sees_labelled_and_wild_together():
@@ -140,7 +153,7 @@ def test_as_published_presets_hold_what_the_released_code_does():
 
 def test_woods_alt_is_the_hinge_of_a_head_with_300_hidden_units():
     classifier = Classifier(nn.Sequential(nn.Identity(), nn.Linear(5, 5)), tap=FeatureTap("1", side="input"))
-    objective = WoodsAlt(alpha=0.2, tau=1.0).objective(classifier, start())
+    objective = WoodsAlt(alpha=0.2, tau=1.0, head_start="random").objective(classifier, start())
     drawn = batch()
     loss, constraints = objective(drawn)
     first, _, last = objective.score.head.layers
@@ -155,6 +168,22 @@ def test_woods_alt_is_the_hinge_of_a_head_with_300_hidden_units():
     assert constraints["false_alarm"].item() == pytest.approx(expected, rel=1e-5)
     cross_entropy = F.cross_entropy(classifier.model(drawn.labelled), drawn.labels).item()
     assert constraints["classification"].item() == pytest.approx(cross_entropy - 1.0, rel=1e-5)
+
+
+def test_woods_alt_starts_from_the_energy():
+    classifier = Classifier(nn.Sequential(nn.Identity(), nn.Linear(5, 5)), tap=FeatureTap("1", side="input"))
+    beginning = start()
+    score = WoodsAlt().objective(classifier, beginning).score
+    sums, spread = beginning.logsumexp.double(), beginning.logsumexp.double().std()
+    outputs = classifier(batch().wild)
+    expected = (torch.quantile(sums, 0.05, interpolation="lower") - outputs.logits.double().logsumexp(1)) / spread
+    torch.testing.assert_close(score(outputs).double(), expected, rtol=1e-3, atol=1e-2)
+    assert bool(score.head.layers[0].weight.any())  # or nothing would be learned
+
+
+def test_woods_alt_has_no_loss_of_false_alarms_to_choose():
+    with pytest.raises(InputError, match="leave out false_alarm_loss"):
+        WoodsAlt(false_alarm_loss="sigmoid")
 
 
 def test_woods_alt_draws_its_head_from_the_seed_and_leaves_the_global_generator_alone():

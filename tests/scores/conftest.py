@@ -24,7 +24,7 @@ def separable():
         torch.manual_seed(0)
         start = MLP(6, 3, hidden=(24, 12))
     labelled = known(900)
-    schedule = wildood.Schedule(epochs=15, batch=64, lr=0.05, clip=0.0)
+    schedule = wildood.Schedule(epochs=15, batch=64, lr=0.05, decay="milestones", averaging=False, clip=0.0)
     model = wildood.pretrain(start, labelled, schedule=schedule, verbose=False)
     ood = (rng.normal(size=(300, 6)) - 5 * np.eye(6)[3:].sum(0)).astype("float32")
     wild = np.concatenate([known(450)[0], ood[:50]])

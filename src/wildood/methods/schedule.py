@@ -18,7 +18,7 @@ from wildood.settings import (
 
 Normalisation = Literal["labelled", "batch"]
 Decay = Literal["none", "cosine", "milestones"]
-LOOKS = tuple(math.ceil(25 * 2 ** (k / 2)) for k in range(80))  # the steps after which data set aside is looked at
+LOOKS = tuple(int(25 * 2 ** (k / 2)) for k in range(80))  # the steps after which data set aside is looked at
 SHORTEST, LONGEST = 100, 3200  # steps of a training that ends by itself
 
 
@@ -27,7 +27,7 @@ class Schedule:
     """How long and how fast to train, by SGD with Nesterov momentum.
 
     By default, training ends by itself: when twice as many steps have improved nothing. Data set aside is looked at after
-    25, 36, 50, 71, 100 ... steps, each time sqrt(2) times as many. Training ends with the first look, at step 100 or later,
+    25, 35, 50, 70, 100 ... steps, each time sqrt(2) times as many. Training ends with the first look, at step 100 or later,
     that comes after twice the steps of the last improvement. So it costs about twice the shortest run that is as good. Where
     nothing is set aside to look at, it takes 100 steps.
 
@@ -164,7 +164,7 @@ class Schedule:
         """Whether a row of the history, with a look at data set aside, comes after a step.
 
         >>> [step for step in range(1, 201) if Schedule().is_look(step, per_epoch=10)]
-        [25, 36, 50, 71, 100, 142, 200]
+        [25, 35, 50, 70, 100, 141, 200]
         """
         if self.epochs is not None or self.duals == "epoch":
             return step % per_epoch == 0
@@ -183,7 +183,7 @@ class Schedule:
     def has_ended(self, step: int, improved: int) -> bool:
         """Whether training ends by itself with a step, if the step of the last improvement is `improved`.
 
-        >>> [Schedule().has_ended(step, improved=71) for step in (100, 142)]
+        >>> [Schedule().has_ended(step, improved=70) for step in (100, 141)]
         [False, True]
         """
         return self.ends_itself and step >= max(SHORTEST, 2 * improved)

@@ -29,6 +29,7 @@ from wildood.settings import check_choice, check_fields, check_flag, check_numbe
 LogitStart = Literal["quantile", "constraint", "random", "random_signed"]
 Preconditioning = Literal["rows", "shared"]
 DualAscent = Literal["projected", "gradient"]
+FalseAlarmLoss = Literal["logistic", "sigmoid"]
 
 DERIVED = ("precondition", "distillation", "lambda2")  # fields whose values may come from the model
 # What the paper's Algorithm 1 and the released code have in common.
@@ -37,6 +38,7 @@ ALGORITHM_1: Final[dict[str, Any]] = {
     "lambda2": 0.0,
     "distillation": 0.0,
     "precondition": None,
+    "false_alarm_loss": "sigmoid",
     "dual_ascent": "gradient",
     "penalty_cap": None,
     "published_schedule": True,
@@ -50,8 +52,8 @@ class Woods:
     The first five fields are the paper's. The others are where `Woods()` differs from it.
 
     Attributes:
-        alpha: level of the constraint on false alarms (the soft rate E σ(z) of labelled data); the deployed threshold's
-            false-alarm rate, too, unless `fit(alpha=...)` says otherwise.
+        alpha: level of the constraint on false alarms of labelled data; the deployed threshold's false-alarm rate, too,
+            unless `fit(alpha=...)` says otherwise.
         tau: level of the constraint on cross-entropy; None for twice the starting classifier's on the labelled data.
         tol: the violation at which a penalty grows.
         gamma: by how much it grows, at most once for each row of the history.
@@ -62,6 +64,8 @@ class Woods:
         logit_start: where w and b start. "quantile": w = -1/std(S), b = -w q05(S). "constraint": w = -2/std(S), and the b at
             which the false-alarm constraint is met. "random": both from U(-1, 1), w made negative. "random_signed": with
             either sign of w, as in the released code.
+        false_alarm_loss: what the constraint on false alarms averages: the paper's soft rate σ(z) ("sigmoid"), or
+            log(1 + exp(z)) ("logistic"), which gives up no ID example: its gradient does not vanish where z is large.
         distillation: weight of KL(p₀ ‖ p) on wild data, p₀ the starting classifier's softmax; None for 1 with the shared
             direction, else 0, because without it distillation keeps OOD data in.
         precondition: train the last layer in whitened coordinates ("rows"), or there with a direction that all classes
@@ -92,6 +96,7 @@ class Woods:
     lambda1: float = 1.0
     lambda2: float | None = None
     logit_start: LogitStart = "quantile"
+    false_alarm_loss: FalseAlarmLoss = "logistic"
     distillation: float | None = None
     precondition: Preconditioning | None = "shared"
     precondition_scale: float = 1.0
@@ -114,6 +119,7 @@ class Woods:
             lambda1=not_negative,
             lambda2=optional(not_negative),
             logit_start=partial(check_choice, choices=get_args(LogitStart)),
+            false_alarm_loss=partial(check_choice, choices=get_args(FalseAlarmLoss)),
             distillation=optional(not_negative),
             precondition=optional(partial(check_choice, choices=get_args(Preconditioning))),
             precondition_scale=check_positive,
@@ -246,11 +252,12 @@ def _bias_that_meets(alpha: float, z: Tensor) -> float:
 
 
 class WoodsObjective(Objective):
-    """L_ood(g, in) = σ(-z) on wild data; σ(z) <= alpha and cross-entropy <= tau on labelled data."""
+    """L_ood(g, in) = σ(-z) on wild data; σ(z), or log(1 + exp(z)), <= alpha and cross-entropy <= tau on labelled data."""
 
     def __init__(self, method: Woods, classifier: Classifier, start: Start, layer: Precondition | None) -> None:
         super().__init__(classifier, EnergyScore(), method.duals(), layer)
         self.alpha, self.tau, self.decay_logit = method.alpha, method.tau_from(start), method.decay_logit
+        self.false_alarm_loss = F.softplus if method.false_alarm_loss == "logistic" else torch.sigmoid
         self.logit = EnergyLogit.from_start(method.logit_start, start, method.alpha).to(classifier.device)
         self.distillation = Distillation(classifier, method.distillation) if method.distillation else None
         self.derived = {"tau": self.tau, **{name: getattr(method, name) for name in DERIVED}}
@@ -264,9 +271,9 @@ class WoodsObjective(Objective):
         return Terms(loss, self.constraints(labelled, batch.labels))
 
     def constraints(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
-        """Mean σ(z) - alpha, and cross-entropy - tau."""
+        """The mean false-alarm loss of z - alpha, and cross-entropy - tau."""
         return {
-            "false_alarm": torch.sigmoid(self.logit(outputs.logits)).mean() - self.alpha,
+            "false_alarm": self.false_alarm_loss(self.logit(outputs.logits)).mean() - self.alpha,
             "classification": F.cross_entropy(outputs.logits, labels) - self.tau,
         }
 

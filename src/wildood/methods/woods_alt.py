@@ -6,7 +6,7 @@ subject to  1/n Σ_j max(1 + g(x_j), 0)      <= alpha
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Final, Literal, Self, get_args
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -22,26 +22,33 @@ from wildood.scores.head import HeadScore
 from wildood.settings import check_choice
 
 HeadStart = Literal["energy", "random"]
+ALT_ALGORITHM_1: Final[dict[str, Any]] = {
+    **{name: value for name, value in ALGORITHM_1.items() if name != "false_alarm_loss"},
+    "head_start": "random",
+}
 
 
 @dataclass(frozen=True)
 class WoodsAlt(Woods):
     """An OOD head g on the penultimate features instead of the energy; the settings are those of `Woods`.
 
-    The head starts at random, with g near 0 on all data: the hinge of the ID constraint starts near 1, and with a multiplier
-    of 0 its penalty alone makes the acting multiplier about 1. From there the multiplier has further to go than that of
-    `Woods` (to 2.6 on digits), so it moves faster. The preconditioner is for the head's first layer, which has no direction
-    to share. There is no w and no b.
+    The score is the head's output beside the energy of the classifier, in units of its spread, and the head starts at 0: so
+    training starts from the energy, and adds to it. As published, the head starts at random, and there is no energy. The
+    preconditioner is for the head's first layer, which has no direction to share. There is no w and no b, and the loss of
+    false alarms is the hinge.
+
+    Attributes:
+        head_start: "energy", or "random" as published.
 
     >>> WoodsAlt().duals().multipliers, WoodsAlt().uses_features
-    ({'false_alarm': 0.0, 'classification': 0.0}, True)
+    ({'false_alarm': 1.0, 'classification': 0.0}, True)
     """
 
     uses_features: ClassVar[bool] = True
 
-    mu2: float = 0.1
     distillation: float | None = 1.0
     precondition: Preconditioning | None = "rows"
+    precondition_scale: float = 0.1
     head_start: HeadStart = "energy"
 
     def __post_init__(self) -> None:
@@ -51,6 +58,8 @@ class WoodsAlt(Woods):
             raise InputError("WoodsAlt: precondition is 'shared', but its head has one output: give 'rows' or None")
         if self.logit_start != "quantile" or self.decay_logit:
             raise InputError("WoodsAlt has no w and b: leave out logit_start and decay_logit")
+        if self.false_alarm_loss != Woods.false_alarm_loss:
+            raise InputError("WoodsAlt has the hinge for false alarms: leave out false_alarm_loss")
 
     @classmethod
     def algorithm1(cls, gamma: float = 1.5, mu2: float = 1.0) -> Self:
@@ -59,7 +68,7 @@ class WoodsAlt(Woods):
         >>> WoodsAlt.algorithm1().precondition is None
         True
         """
-        return cls(**ALGORITHM_1, gamma=gamma, mu2=mu2, head_start="random")
+        return cls(**ALT_ALGORITHM_1, gamma=gamma, mu2=mu2)
 
     @classmethod
     def as_published(cls, gamma: float = 1.5, mu2: float = 1.0) -> Self:
@@ -68,7 +77,7 @@ class WoodsAlt(Woods):
         >>> WoodsAlt.as_published().shared_multiplier
         True
         """
-        return cls(**ALGORITHM_1, gamma=gamma, mu2=mu2, head_start="random", shared_multiplier=True)
+        return cls(**ALT_ALGORITHM_1, gamma=gamma, mu2=mu2, shared_multiplier=True)
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """The constrained problem on this classifier, with a new head."""

@@ -32,13 +32,11 @@ class Look(NamedTuple):
         row: columns for the history.
         scores: of the holdout and of the wild examples; None without wild data.
         correct: which of the holdout's are classified correctly.
-        constraints: those on the holdout.
     """
 
     row: Row
     scores: tuple[Floats, Floats] | None
     correct: Mask
-    constraints: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -54,11 +52,6 @@ class Monitor:
     holdout: Source
     wild: Source | None
     alpha: float
-
-    @property
-    def examples(self) -> int:
-        """How many a look takes."""
-        return len(self.holdout) + (0 if self.wild is None else len(self.wild))
 
     def __call__(self, objective: Objective, score: Score | None = None) -> Look:
         """Accuracy, holdout_* constraints, and acceptance: the share of wild accepted at the holdout's threshold.
@@ -78,10 +71,9 @@ class Monitor:
                 constraints.add(objective.constraints(outputs, labels), len(labels))
         right = holdout.gather(correct).bool().numpy()
         row = {"accuracy": float(np.mean(right))}
-        met = {name: float(value) for name, value in _means(constraints, objective).items()}
-        row |= {f"holdout_{name}": value for name, value in met.items()}
+        row |= {f"holdout_{name}": float(value) for name, value in _means(constraints, objective).items()}
         if self.wild is None:
-            return Look(row, None, right, met)
+            return Look(row, None, right)
         scores_of_holdout = holdout.gather(scores).numpy()
         threshold = conformal_threshold(scores_of_holdout, self.alpha)
         wild = ShardedPass(self.wild)
@@ -89,7 +81,7 @@ class Monitor:
             found = [score(outputs).cpu() for outputs, _ in forward_all(objective.classifier, wild.part)]
         scores_of_wild = wild.gather(found).numpy()
         accepted = np.isfinite(scores_of_wild) & (scores_of_wild <= threshold)  # as the detector will
-        return Look(row | {"acceptance": float(np.mean(accepted))}, (scores_of_holdout, scores_of_wild), right, met)
+        return Look(row | {"acceptance": float(np.mean(accepted))}, (scores_of_holdout, scores_of_wild), right)
 
 
 def full_constraints(objective: Objective, labelled: Source) -> dict[str, Tensor]:
