@@ -56,6 +56,13 @@ def test_where_known_data_has_changed_a_third_of_the_holdout_trains_and_fit_says
     assert "as fresh= (--fresh), would help" in caplog.text
 
 
+def test_a_holdout_that_is_not_like_traffic_does_not_train():
+    """The classifier is surer of the wild data than of the holdout: known traffic is like labelled data."""
+    detector = fit(**habitat(1.0) | {"holdout": known(900, 2, 0.7)})
+    assert not detector.record["drift"]["found"]
+    assert any("surer of the wild data than of the holdout" in warning for warning in detector.warnings)
+
+
 def test_where_it_has_not_changed_the_third_chooses(caplog):
     with caplog.at_level(logging.INFO, logger="wildood"):
         detector = fit(**habitat(1.0) | {"verbose": True})

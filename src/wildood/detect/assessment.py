@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from wildood.data.sources import Source
-from wildood.detect.baseline import ALIKE, Baseline
+from wildood.detect.baseline import Baseline
 from wildood.detect.detector import Detector
+from wildood.detect.drift import is_surer
 from wildood.detect.split import FitSplit, subsample
 from wildood.evaluate.mixture import share_p_value
 from wildood.evaluate.selection import Comparison, compare_acceptance
@@ -99,7 +100,7 @@ class Assessment:
         )
 
     def _surer(self) -> str:
-        if self.surer >= 1 - ALIKE:
+        if not is_surer(self.surer):
             return ""
         return (
             f"the classifier is surer of the wild data than of the holdout (p = {self.surer:.2g}): it was trained on wild "

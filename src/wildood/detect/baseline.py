@@ -4,12 +4,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.stats import ks_2samp
 from torch import Tensor, nn
 
 from wildood.data.inputs import InputSpec
 from wildood.data.sources import ArraySource, Source
 from wildood.data.validation import all_labels
+from wildood.detect.drift import is_surer, surer_p_value
 from wildood.detect.split import FitSplit, subsample
 from wildood.errors import InputError
 from wildood.evaluate.metrics import Floats
@@ -23,7 +23,6 @@ from wildood.scores.score import Score, score_all
 from wildood.train.distributed import broadcast
 
 FITTED_ON = 10_000  # labelled examples, at most, that a score is fitted on: more would make KNN slow and large
-ALIKE = 0.95  # confidence of the test that the start is surer of wild data than of the holdout
 
 
 class Baseline(NamedTuple):
@@ -66,9 +65,8 @@ def best_start(
 
     energy: Score = EnergyScore()
     best, aside, least = energy, scored(energy), np.inf
-    surer = float(ks_2samp(*aside, alternative="less", method="asymp").pvalue)
-    surer = float(broadcast(repr(surer).encode()) or b"")  # another machine may round otherwise
-    if surer < 1 - ALIKE:
+    surer = surer_p_value(*aside)
+    if is_surer(surer):
         candidates = []
     for score in candidates:
         try:
