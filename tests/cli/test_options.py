@@ -216,7 +216,7 @@ TYPED_MISTAKES = {
     "no such flag to take back": (["fit", "--no-froze"], "unrecognized options: --no-froze: did you mean --no-frozen?"),
     "not a number": (["fit", "--steps", "x"], "--steps cannot be 'x'. See wildood fit --help"),
     "not a whole number": (["fit", "--seed", "x"], "wildood: fit: --seed cannot be 'x'. See"),
-    "not one of few": (["fit", "--decay", "x"], "--decay cannot be 'x': it is one of cosine, milestones, none. See"),
+    "not one of few": (["fit", "--decay", "x"], "--decay cannot be 'x': it is one of cosine, end, milestones. See"),
     "not numbers": (["fit", "--mean", "0.5", "x"], "--mean cannot be '0.5', 'x'"),
     "no such choice": (["fit", "--method", "wods"], "it is one of csi, energy-logistic, energy-margin"),
     "nothing to score": (["score", "d"], "missing: EXAMPLES"),

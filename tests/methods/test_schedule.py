@@ -81,11 +81,12 @@ def test_pretraining_is_the_recipe_of_the_papers_classifier():
     assert (schedule.averaging, schedule.clip) == (False, 0.0)
 
 
-def test_without_a_decay_the_learning_rate_stays_after_its_warm_up():
+def test_the_learning_rate_falls_to_0_over_the_last_fifth_after_its_warm_up():
     schedule = Schedule(lr=0.2, warmup=0.1)
     rates = [schedule.lr_at(step, per_epoch=3, total=100) for step in range(100)]
     assert rates[:10] == pytest.approx([0.2 * step / 11 for step in range(1, 11)])
-    assert rates[10:] == [0.2] * 90
+    assert rates[10:81] == [0.2] * 71
+    assert rates[80:] == pytest.approx([0.01 * left for left in range(20, 0, -1)])
 
 
 def looks(schedule: Schedule, until: int, per_epoch: int = 10) -> list[int]:

@@ -58,6 +58,11 @@ def training(looks: list[int], callbacks=(), schedule: Schedule = BY_ITSELF, rig
     return Training(objective(), LABELLED, WILD, schedule, 7, [*callbacks, select])
 
 
+def steps_until(look: int) -> list[int]:
+    """The steps of the rows of a run whose end begins with a look: the end has a quarter as many steps again."""
+    return [*STEPS[: STEPS.index(look) + 1], -(-look * 5 // 4)]
+
+
 def kept(run: Training) -> int:
     return run.callbacks[-1].kept
 
@@ -89,9 +94,17 @@ class Cut(Callback):
         ([90, 60, 70, 80, 90, 61], 100),  # the least is of step 25
     ],
 )
-def test_a_run_ends_after_twice_the_steps_of_its_last_improvement_and_not_before_step_100(looks, last):
+def test_the_end_begins_after_twice_the_steps_of_the_last_improvement_and_not_before_step_100(looks, last):
     history = training(looks).train()
-    assert [row["step"] for row in history] == STEPS[: STEPS.index(last) + 1]
+    assert [row["step"] for row in history] == steps_until(last)
+    assert [row["lr"] for row in history[1:-1]] == [1e-3] * (len(history) - 2)
+    assert 0 < history[-1]["lr"] < 1e-3 / (last / 4) + 1e-9  # of the last step, after which it would be 0
+
+
+def test_an_improvement_in_the_end_does_not_prolong_it():
+    run = training([90, 90, 90, 90, 90, 90, 60])
+    assert [row["step"] for row in run.train()] == steps_until(100)
+    assert kept(run) == 6
 
 
 @pytest.mark.slow
@@ -104,23 +117,23 @@ def test_a_run_that_always_improves_ends_after_3200_steps():
 @pytest.mark.parametrize(("offset", "last"), [(0, 141), (2, 100)])
 def test_a_difference_by_chance_is_no_improvement(offset, last):
     """At step 70, 3 examples fewer are accepted: 3 verdicts of 100 have changed, or 13 of them, which is chance."""
-    assert training([90, 90, 90, 90, 87], offset=offset).train()[-1]["step"] == last
+    assert [row["step"] for row in training([90, 90, 90, 90, 87], offset=offset).train()] == steps_until(last)
 
 
 def test_small_improvements_add_up():
-    assert training([90, 89, 88, 87, 86, 85]).train()[-1]["step"] == 200
+    assert training([90, 89, 88, 87, 86, 85]).train()[-1]["step"] == 250
 
 
 def test_a_look_that_costs_accuracy_is_no_improvement_and_not_kept():
     run = training([90, 80, 70, 60, 50, 40], right=90)
-    assert run.train()[-1]["step"] == 100
+    assert run.train()[-1]["step"] == 125
     assert kept(run) == 0
 
 
 def test_a_run_whose_multipliers_count_in_epochs_looks_after_each_and_ends_by_the_same_rule():
     schedule = Schedule(batch=8, lr=1e-3, duals="epoch")
     history = training([90] * 12 + [60], schedule=schedule).train()  # improved with the twelfth epoch of 5 steps
-    assert [row["step"] for row in history] == list(range(0, 121, 5))
+    assert [row["step"] for row in history] == list(range(0, 151, 5))
 
 
 @pytest.mark.parametrize(("length", "last"), [({"steps": 150}, 150), ({"epochs": 25}, 125)])
@@ -137,7 +150,7 @@ def test_the_weights_are_those_of_the_look_that_is_kept():
 
     run = training([90, 80, 60, 70], [Seen()])
     run.train()
-    assert (kept(run), len(seen)) == (2, 6)
+    assert (kept(run), len(seen)) == (2, 7)
     assert all(torch.equal(value, seen[2][name]) for name, value in run.objective.state_dict().items())
     assert not torch.equal(seen[2]["logit.bias"], seen[-1]["logit.bias"])
 
@@ -145,22 +158,22 @@ def test_the_weights_are_those_of_the_look_that_is_kept():
 def test_a_run_that_has_ended_by_itself_stays_ended(tmp_path):
     runs = [training([90, 90, 90, 90, 60], [saving(tmp_path)]) for _ in range(2)]
     first, second = (run.train() for run in runs)
-    assert [row["step"] for row in second] == [row["step"] for row in first] == STEPS[:7]
+    assert [row["step"] for row in second] == [row["step"] for row in first] == steps_until(141)
     assert kept(runs[0]) == kept(runs[1]) == 4
     for name, value in runs[0].objective.state_dict().items():
         assert torch.equal(value, runs[1].objective.state_dict()[name])
 
 
-@pytest.mark.parametrize("step", [30, 70, 71])
+@pytest.mark.parametrize("step", [30, 70, 71, 150])
 def test_a_run_that_is_cut_goes_on_from_there_and_ends_with_the_same_bits(tmp_path, step):
-    looks = [90, 90, 90, 90, 60]  # the last improvement is at step 70, so that the end is at step 141
+    looks = [90, 90, 90, 90, 60]  # the last improvement is at step 70, so that the end begins at step 141
     whole, first = training(looks), training(looks, [saving(tmp_path, every_step=True), Cut(step)])
     steps = [row["step"] for row in whole.train()]
     with pytest.raises(RuntimeError):
         first.train()
     seen = sum(look < step for look in STEPS)  # before the step that is taken again
     second = training(looks[min(seen, 4) :], [saving(tmp_path)])
-    assert [row["step"] for row in second.train()] == steps == STEPS[:7]
+    assert [row["step"] for row in second.train()] == steps == steps_until(141)
     assert kept(second) == kept(whole) == 4
     for name, value in whole.objective.state_dict().items():
         assert torch.equal(value, second.objective.state_dict()[name])
@@ -246,8 +259,8 @@ def test_a_fit_without_a_schedule_ends_by_itself():
     model = wildood.pretrain(MLP(2, 2), data()["labelled"], schedule=Schedule(epochs=5), verbose=False)
     detector = wildood.fit(model, **data(), verbose=False)
     steps = [row["step"] for row in detector.history]
-    assert steps == STEPS[: len(steps)]
-    assert 100 <= steps[-1] < 3200
+    assert steps == steps_until(steps[-2])
+    assert 100 <= steps[-2] < 3200
     assert (detector.record["schedule"]["steps"], detector.record["schedule"]["epochs"]) == (None, None)
 
 
@@ -260,8 +273,8 @@ def test_the_schedule_of_a_method_ends_by_itself_if_it_has_no_length():
     record = detector.record["schedule"]
     assert [record[name] for name in ("batch", "lr", "steps", "epochs")] == [64, 0.01, None, None]
     steps = [row["step"] for row in detector.history]
-    assert steps == STEPS[: len(steps)]
-    assert steps[-1] >= 100
+    assert steps == steps_until(steps[-2])
+    assert steps[-2] >= 100
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,10 @@ from wildood.settings import (
 )
 
 Normalisation = Literal["labelled", "batch"]
-Decay = Literal["none", "cosine", "milestones"]
+Decay = Literal["end", "cosine", "milestones"]
 LOOKS = tuple(int(25 * 2 ** (k / 2)) for k in range(80))  # the steps after which data set aside is looked at
 SHORTEST, LONGEST = 100, 3200  # steps of a training that ends by itself
+END = 0.2  # the share of the training over which the learning rate falls
 
 
 @dataclass(frozen=True)
@@ -27,21 +28,23 @@ class Schedule:
     """How long and how fast to train, by SGD with Nesterov momentum.
 
     By default, training ends by itself: when twice as many steps have improved nothing. Data set aside is looked at after
-    25, 35, 50, 70, 100 ... steps, each time sqrt(2) times as many. Training ends with the first look, at step 100 or later,
-    that comes after twice the steps of the last improvement. So it costs about twice the shortest run that is as good. Where
-    nothing is set aside to look at, it takes 100 steps.
+    25, 35, 50, 70, 100 ... steps, each time sqrt(2) times as many. The end begins with the first look, at step 100 or later,
+    that comes after twice the steps of the last improvement: a quarter as many steps follow, in which the learning rate
+    falls. Where nothing is set aside to look at, training takes 100 steps.
 
     Attributes:
         steps: how many steps to train, instead of ending by itself.
         epochs: how many epochs to train, likewise; data set aside is then looked at after each.
-        minutes: the longest time to train, whatever else ends it: the step that exceeds it is the last one.
+        minutes: the longest time to train, whatever else ends it: the end begins after four fifths of it, and the step that
+            exceeds it is the last one.
         batch: labelled examples in a step, and as many wild ones.
         lr: the learning rate mu_1 at the start.
-        decay: how the learning rate falls: not at all ("none"), at the "milestones", or along a "cosine" to 0.
+        decay: how the learning rate falls: to 0 over the last fifth of the training (at the "end"), at the "milestones", or
+            along a "cosine" to 0.
         milestones: the shares of the training after which it falls.
         factor: by what it is multiplied there.
         averaging: use the mean of the weights over the steps, in which step t counts as about t^8, so that about the last
-            ninth matters. It does what a falling learning rate does, and needs no known end.
+            ninth matters. Before the end, it does what a falling learning rate does.
         clip: the longest gradient, over all weights: a longer one is shortened to it, so that a network without
             normalisation stands the same learning rate; 0 for none.
         warmup: the share of the training over which the learning rate first rises from 0.
@@ -68,7 +71,7 @@ class Schedule:
     minutes: float | None = None
     batch: int = 256
     lr: float = 0.03
-    decay: Decay = "none"
+    decay: Decay = "end"
     milestones: tuple[float, ...] = (0.5, 0.75, 0.9)
     factor: float = 0.5
     averaging: bool = True
@@ -181,7 +184,7 @@ class Schedule:
         return sum(step < total for step in LOOKS) + 1
 
     def has_ended(self, step: int, improved: int) -> bool:
-        """Whether training ends by itself with a step, if the step of the last improvement is `improved`.
+        """Whether the end of a training that ends by itself begins with a step, if `improved` is the last improvement's.
 
         >>> [Schedule().has_ended(step, improved=70) for step in (100, 141)]
         [False, True]
@@ -191,6 +194,8 @@ class Schedule:
     def lr_at(self, step: int, per_epoch: int, total: int) -> float:
         """The learning rate of a step; milestones are counted in whole epochs where the schedule is.
 
+        >>> [round(Schedule(steps=100).lr_at(step, per_epoch=10, total=100), 4) for step in (0, 80, 90, 99)]
+        [0.03, 0.03, 0.015, 0.0015]
         >>> schedule = Schedule(steps=100, decay="milestones")
         >>> [schedule.lr_at(step, per_epoch=10, total=100) for step in (0, 49, 50, 75, 99)]
         [0.03, 0.03, 0.015, 0.0075, 0.00375]
@@ -200,8 +205,8 @@ class Schedule:
             return self.lr * (step + 1) / (warm + 1)
         if self.decay == "cosine":
             return self.lr * (1 + math.cos(math.pi * (step - warm) / (total - warm))) / 2
-        if self.decay == "none":
-            return self.lr
+        if self.decay == "end":
+            return self.lr * min(1.0, (total - step) / (END * total))
         if self.epochs is not None:
             step, total = step // per_epoch, self.epochs
         return self.lr * self.factor ** sum(step >= int(share * total) for share in self.milestones)

@@ -5,6 +5,7 @@ choice of the epoch, progress, early stopping, timing, Ctrl-C) is a callback; wh
 transforms; one process or several is a strategy.
 """
 
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from wildood.data.sources import Source
 from wildood.data.wild import Wild
 from wildood.errors import TrainingError
 from wildood.methods.objective import Objective, Terms
-from wildood.methods.schedule import Schedule
+from wildood.methods.schedule import END, Schedule
 from wildood.train.averaging import WeightAverage
 from wildood.train.batches import Batches, prefetched
 from wildood.train.callbacks import Callback, CallOnEpoch, OnEpoch
@@ -43,7 +44,7 @@ class Training:
         seed: decides every random draw.
         callbacks: what else to do, in this order.
         steps: the number of steps so far.
-        total: the number of steps in all, unless a callback stops the run.
+        total: the number of steps in all, unless a callback ends the run before.
         history: one row for the start and one for each epoch.
     """
 
@@ -145,6 +146,10 @@ class Training:
         """Whether there is no further step."""
         return self.stopped or self.steps >= self.total
 
+    def begin_end(self) -> None:
+        """Let the steps so far be all but the last ones, in which the learning rate falls; the end begins once."""
+        self.total = min(self.total, math.ceil(self.steps / (1 - END)))
+
     def stop(self) -> None:
         """Take no further step."""
         self.stopped = True
@@ -187,6 +192,7 @@ class Training:
         device = self.objective.classifier.device
         return {
             "step": self.steps,
+            "total": self.total,
             "stopped": self.stopped,
             "history": self.history,
             "objective": self.objective.state_dict(),
@@ -203,7 +209,9 @@ class Training:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
         device = self.objective.classifier.device
-        self.steps, self.stopped, self.history = state["step"], state["stopped"], state["history"]
+        self.steps, self.total, self.stopped, self.history = (
+            state[name] for name in ("step", "total", "stopped", "history")
+        )
         self.objective.load_state_dict(state["objective"])
         if self.average is not None:
             self.average.weights = {name: value.to(device) for name, value in state["average"].items()}

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from wildood.evaluate.selection import Selection
+from wildood.methods.schedule import END
 from wildood.scores.energy import EnergyScore
 from wildood.train.callbacks import Callback
 from wildood.train.distributed import any_process
@@ -58,7 +59,7 @@ class SelectEpoch(Callback):
         if self.selection.improved:
             self.improved = training.steps
         if training.schedule.has_ended(training.steps, self.improved):
-            training.stop()
+            training.begin_end()
 
     def on_train_end(self, training: "Training") -> None:
         """Give the objective the weights that were kept."""
@@ -82,7 +83,10 @@ class SelectEpoch(Callback):
 
 
 class TimeLimit(Callback):
-    """Stop after the schedule's minutes; a resumed run counts those before. Several processes stop in the same step."""
+    """Stop after the schedule's minutes; a resumed run counts those before. Several processes stop in the same step.
+
+    The end, in which the learning rate falls, begins early enough to be over in time.
+    """
 
     def __init__(self) -> None:
         self.seconds, self.began = 0.0, 0.0
@@ -94,11 +98,13 @@ class TimeLimit(Callback):
         yield
 
     def on_step_end(self, training: "Training") -> None:
-        """Stop the run if its time is over."""
+        """Begin the end of the run if most of its time is over; stop it if all of it is."""
         minutes = training.schedule.minutes
         if minutes is None:
             return
         self.seconds = time.monotonic() - self.began
+        if any(any_process(self.seconds > (1 - END) * 60 * minutes)):
+            training.begin_end()
         if any(any_process(self.seconds > 60 * minutes)):
             training.stop()
 
