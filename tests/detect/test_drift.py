@@ -60,7 +60,9 @@ def test_a_holdout_that_is_not_like_traffic_does_not_train():
     """The classifier is surer of the wild data than of the holdout: known traffic is like labelled data."""
     detector = fit(**habitat(1.0) | {"holdout": known(900, 2, 0.7)})
     assert not detector.record["drift"]["found"]
-    assert any("surer of the wild data than of the holdout" in warning for warning in detector.warnings)
+    assert detector.record["drift"]["like_labelled"]
+    assert detector.record["drift"]["p_value"] < 1e-6
+    assert any("surer than of the holdout" in warning for warning in detector.warnings)
 
 
 def test_where_it_has_not_changed_the_third_chooses(caplog):
@@ -78,7 +80,8 @@ def test_the_test_is_that_of_kolmogorov_and_smirnov_on_the_energies():
     drift = fit(**data, fresh=fresh).record["drift"]
     first, second = (torch.from_numpy(x) @ torch.stack([SCALE, -SCALE]).T for x in (data["labelled"][0], fresh[0]))
     expected = ks_2samp(first.logsumexp(1).numpy(), second.logsumexp(1).numpy(), method="asymp").pvalue
-    assert drift == {"p_value": pytest.approx(expected, rel=1e-3), "examples": 150, "found": bool(expected < 0.05)}
+    found = {"found": bool(expected < 0.05), "like_labelled": False}
+    assert drift == {"p_value": pytest.approx(expected, rel=1e-3), "examples": 150, **found}
 
 
 def parts_of(count, **settings):
@@ -110,6 +113,12 @@ def test_fresh_examples_count_half_where_known_data_has_changed_and_else_by_thei
     parts = parts_of(300)._replace(fresh=parts_of(300).selection)  # 150 fresh, 800 labelled
     assert Drift(0.01, 150).fresh_share(parts) == 0.5
     assert Drift(0.5, 150).fresh_share(parts) == 150 / 950
+
+
+def test_many_fresh_examples_without_classes_leave_half_of_a_batch_to_cross_entropy():
+    x, y = known(1600, 5)
+    many = parts_of(300, fresh=x), parts_of(300, fresh=(x, y))
+    assert [Drift(0.5, 1600).fresh_share(parts) for parts in many] == [0.5, 1600 / 2400]
 
 
 def test_fresh_examples_are_used_as_given_and_recorded():

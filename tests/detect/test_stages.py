@@ -188,3 +188,22 @@ def test_csi_killed_in_each_stage_resumes_to_the_same_bits(tmp_path, run_here):
     assert (killed / "stage-1" / "checkpoint.safetensors").stat().st_mtime_ns == first  # it was not trained again
     assert outcome(killed) == outcome(whole)
     assert len(outcome(whole)[1]) == 12
+
+
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_only_the_last_stage_can_end_by_itself_and_only_where_wild_data_is_set_aside(keep):
+    class TwoWoods(wildood.Woods):
+        def schedule(self):
+            return wildood.Schedule(batch=16, lr=1e-3)
+
+        def later_stages(self):
+            return (TwoSecond(),)
+
+    class TwoSecond(wildood.Woods):
+        def schedule(self):
+            return wildood.Schedule(batch=16, lr=1e-3)
+
+    detector = wildood.fit(MLP(3, 2), **DATA, wild=X[:60] + 9, method=TwoWoods(), keep=keep)
+    last = {stage: max(row["step"] for row in detector.history if row["stage"] == stage) for stage in (1, 2)}
+    assert last[1] == 100
+    assert last[2] == 100 if keep == "last" else last[2] >= 125

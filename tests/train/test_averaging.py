@@ -165,3 +165,23 @@ def test_a_resumed_run_ends_with_the_same_bits(cut, tmp_path):
     for name, value in whole.objective.state_dict().items():
         assert torch.equal(resumed.objective.state_dict()[name], value)
         assert torch.equal(again.objective.state_dict()[name], value)
+
+
+def test_small_steps_of_half_precision_weights_are_not_rounded_away():
+    line = nn.Linear(1, 1, bias=False).to(torch.bfloat16)
+    average = WeightAverage(line)
+    for step in range(1, 3001):
+        line.weight.data.fill_(1 + step / 6000)
+        average.update(step)
+    with average.applied():
+        assert line.weight.dtype == torch.bfloat16
+        assert line.weight.item() == pytest.approx(1.45, abs=0.01)
+
+
+def test_a_buffer_that_is_replaced_is_averaged_as_it_is_now():
+    norm = nn.BatchNorm1d(1)
+    average = WeightAverage(norm)
+    average.update(1)
+    norm.running_mean = torch.tensor([10.0])
+    average.update(2)
+    assert average.weights["running_mean"].item() == pytest.approx(9.0)

@@ -45,7 +45,7 @@ class FitOptions(TrainingOptions):
             FILE.npy or a named set.
         holdout: like labelled: examples that the model was not trained on. Used to calibrate the false-alarm rate.
         fresh: like wild: known examples as they come now, for the constraint on false alarms (default: a third of a large
-            holdout).
+            holdout, where the classifier scores it otherwise than labelled).
         method: what to train with; wildood fit --method NAME --help shows the settings of a method.
         as_published: do what the released code does, bugs included (woods, woods-alt and energy-logistic).
         features: the submodule whose output are the features, for methods that use them (default: detected).

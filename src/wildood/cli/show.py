@@ -71,7 +71,9 @@ def _making(record: Record, history: list[dict[str, float]]) -> dict[str, str]:
     start_kept = record.get("assessment", {}).get("start_kept", False)
     kept = history[record["kept_epoch"]]  # a row of all stages; the last one's are the last
     stage = f" of stage {kept['stage']}" if "stage" in kept else ""
-    epoch = f"epoch {kept['epoch']} of {history[-1]['epoch']}{stage}, step {kept['step']} of {history[-1]['step']}"
+    names = ("epoch", "step") if record["schedule"].get("epochs") is not None else ("step",)
+    first, *others = (f"{name} {kept[name]} of {history[-1][name]}" for name in names)
+    epoch = ", ".join([first + stage, *others])
     return {
         "method": f"{record['method']['name']}: {settings_text(record['method'])}{' (not deployed)' if start_kept else ''}",
         **(

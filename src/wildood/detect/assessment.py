@@ -9,7 +9,6 @@ import numpy as np
 from wildood.data.sources import Source
 from wildood.detect.baseline import Baseline
 from wildood.detect.detector import Detector
-from wildood.detect.drift import is_surer
 from wildood.detect.split import FitSplit, subsample
 from wildood.evaluate.mixture import share_p_value
 from wildood.evaluate.selection import Comparison, compare_acceptance
@@ -45,7 +44,7 @@ class Assessment:
     rejected_of_trained: float = 0.0  # the share of these that the detector rejects
     rejected_of_labelled: float = 0.0  # the share of some labelled examples that the detector rejects
     start_score: str = "EnergyScore"  # of the start: the best post-hoc score that was shown to beat its energy
-    surer: float = 1.0  # the p-value of the hypothesis that the start is no surer of wild data than of the holdout
+    like_labelled: bool = False  # known traffic is like labelled data and not like the holdout
 
     @property
     def helped(self) -> bool:
@@ -58,7 +57,7 @@ class Assessment:
         if self.rejected_of_labelled > 0.5:
             share = f"{100 * self.rejected_of_labelled:.0f} %"
             return [f"the threshold rejects {share} of labelled: is the holdout scaled or preprocessed otherwise?"]
-        every = (self._no_benefit(), self._nothing_unknown(), self._memorised(), self._surer())
+        every = (self._no_benefit(), self._nothing_unknown(), self._memorised(), self._like_labelled())
         return [text for text in every if text]
 
     def record(self) -> dict[str, Any]:
@@ -70,8 +69,8 @@ class Assessment:
             return ""
         if self.benefit is None:
             return (
-                f"no epoch accepted less {self.examples} data without losing more than 1 point of accuracy: the start is "
-                f"deployed with its {self._start_name}; try a smaller lr, or more data"
+                f"no epoch accepted less {self.examples} data than the start without losing more than 1 point of accuracy: "
+                f"the start is deployed with its {self._start_name}; try more data, or a smaller lr"
             )
         trained, start = 100 * self.benefit.trained, 100 * self.benefit.start
         if not self.start_kept:
@@ -99,13 +98,13 @@ class Assessment:
             "give wild data with some unknowns, or more of it"
         )
 
-    def _surer(self) -> str:
-        if not is_surer(self.surer):
+    def _like_labelled(self) -> str:
+        if not self.like_labelled:
             return ""
         return (
-            f"the classifier is surer of the wild data than of the holdout (p = {self.surer:.2g}): it was trained on wild "
-            "examples, or known ones are harder in the holdout than in traffic. Wild acceptance then hardly tells which "
-            "detector is better: give wild data that the classifier has not seen, or a holdout like today's known data"
+            "the classifier is as sure of the wild data as of labelled, and surer than of the holdout: it was trained on "
+            "wild examples, or known ones are harder in the holdout than in traffic. Wild acceptance then hardly tells "
+            "which detector is better: give wild data that the classifier has not seen, or a holdout like today's known data"
         )
 
     def _memorised(self) -> str:
@@ -136,7 +135,7 @@ def assess(
     data: FitSplit,
     benefit: Comparison | None,
     start_score: str,
-    surer: float,
+    like_labelled: bool,
     seed: int,
     *,
     start_kept: bool,
@@ -163,7 +162,7 @@ def assess(
         rejected_of_trained=rejected(trained_on),
         rejected_of_labelled=rejected(subsample(data.labelled, LABELLED_SAMPLE, seed)),
         start_score=start_score,
-        surer=1.0 if by_ood else surer,
+        like_labelled=like_labelled,
     )
 
 

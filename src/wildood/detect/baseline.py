@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from wildood.data.inputs import InputSpec
 from wildood.data.sources import ArraySource, Source
 from wildood.data.validation import all_labels
-from wildood.detect.drift import is_surer, surer_p_value
+from wildood.detect.drift import traffic_is_like_labelled
 from wildood.detect.split import FitSplit, subsample
 from wildood.errors import InputError
 from wildood.evaluate.metrics import Floats
@@ -31,7 +31,7 @@ class Baseline(NamedTuple):
     classifier: Classifier
     score: Score
     aside: tuple[Floats, Floats]
-    surer: float = 1.0  # the p-value of the hypothesis that the start is no surer of wild data than of the holdout
+    like_labelled: bool = False  # known traffic is like labelled data and not like the holdout
 
 
 def best_start(
@@ -43,9 +43,8 @@ def best_start(
     all candidates together, on examples that trained nothing. The candidates need one forward pass: max-softmax, KNN and
     Mahalanobis. With `only_energy`, there are none.
 
-    There are none either if the start is surer of the wild data than of the holdout, because unknowns cannot be the reason:
-    the known examples of both are not alike, as where the classifier was trained on the wild ones. Such a difference changes
-    each score in its own way, so that wild acceptance does not tell which is better.
+    There are none either where known traffic is like labelled data and not like the holdout: that changes each score in its
+    own way, so that wild acceptance does not tell which is better.
     """
     assert data.wild_aside is not None  # noqa: S101 - the caller has checked
     try:
@@ -65,8 +64,11 @@ def best_start(
 
     energy: Score = EnergyScore()
     best, aside, least = energy, scored(energy), np.inf
-    surer = surer_p_value(*aside)
-    if is_surer(surer):
+    like_labelled = False
+    if candidates and "ood" not in data.fingerprints:
+        of_labelled = score_all(labelled, examples, energy)[0].astype(np.float64)
+        like_labelled = traffic_is_like_labelled(of_labelled, *aside)
+    if like_labelled:
         candidates = []
     for score in candidates:
         try:
@@ -84,7 +86,7 @@ def best_start(
         aside = scored(best)
     if not best.needs.features:
         start.untap()
-    return Baseline(start, best.to(start.device), aside, surer)
+    return Baseline(start, best.to(start.device), aside, like_labelled)
 
 
 class StoredOutputs(Classifier):

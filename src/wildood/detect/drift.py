@@ -1,4 +1,4 @@
-"""Whether the classifier scores known examples of today as it scores labelled ones, and what follows for training."""
+"""Whether known examples of today look to the classifier like labelled ones, and what follows for training."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -7,6 +7,7 @@ import torch
 from scipy.stats import ks_2samp
 
 from wildood.data.sources import Source
+from wildood.data.validation import has_labels
 from wildood.detect.split import FitSplit
 from wildood.evaluate.metrics import Floats
 from wildood.methods.objective import Start
@@ -15,7 +16,7 @@ from wildood.scores.energy import energy
 from wildood.train.distributed import broadcast
 from wildood.train.progress import logger
 
-CONFIDENCE = 0.95
+LEVEL = 0.05  # of each test
 
 
 @dataclass(frozen=True)
@@ -25,26 +26,34 @@ class Drift:
     They differ where known data has changed since, or where the classifier has memorised its labelled data. The constraint
     on false alarms is then measured on the wrong examples: it is met on labelled data while known traffic is pushed out.
 
+    Attributes:
+        p_value: of the hypothesis that they do not differ.
+        examples: the number of those of today.
+        like_labelled: whether known traffic is like labelled data all the same (`traffic_is_like_labelled`).
+
     >>> Drift(p_value=0.001, examples=500).found
     True
     """
 
     p_value: float
-    examples: int  # of today
+    examples: int
+    like_labelled: bool = False
 
     @property
     def found(self) -> bool:
-        """Whether they differ."""
-        return self.p_value < 1 - CONFIDENCE
+        """Whether they differ, and known traffic is like those of today."""
+        return self.p_value < LEVEL and not self.like_labelled
 
     def fresh_share(self, data: FitSplit) -> float:
         """The share of fresh examples among the ID examples of a batch.
 
         It is a half where they differ. Where they do not, all ID examples count alike: fresh ones that are few would be
-        memorised if each counted for more.
+        memorised if each counted for more. Without classes, fresh ones are at most a half: cross-entropy needs the others.
         """
-        fresh = 0 if data.fresh is None else len(data.fresh)
-        return 0.5 if self.found else fresh / (fresh + len(data.labelled))
+        if data.fresh is None or self.found:
+            return 0.5
+        share = len(data.fresh) / (len(data.fresh) + len(data.labelled))
+        return share if has_labels(data.fresh) else min(0.5, share)
 
     def record(self) -> dict[str, Any]:
         """JSON-ready data."""
@@ -52,27 +61,22 @@ class Drift:
 
 
 def measure_drift(classifier: Classifier, start: Start, data: FitSplit) -> Drift:
-    """Test the fresh examples, or without them the holdout's that choose; a difference is logged, with what to give.
-
-    The holdout's are not like known traffic if the classifier is surer of wild data than of them: nothing is found then.
-    """
-    given = data.fresh is not None
+    """Test the fresh examples, or without them the holdout's that choose; a difference is logged, with what to give."""
     today = data.selection if data.fresh is None else data.fresh
-    energies = _energies(classifier, today)
-    p_value = _first_process(ks_2samp(-start.logsumexp.numpy(), energies, method="asymp").pvalue if len(energies) else 1.0)
-    if (
-        not given
-        and data.wild_aside is not None
-        and is_surer(surer_p_value(energies, _energies(classifier, data.wild_aside)))
-    ):
-        return Drift(1.0, len(today))
-    drift = Drift(p_value, len(today))
+    labelled, known = -start.logsumexp.double().numpy(), _energies(classifier, today)
+    drift = Drift(_p_value(labelled, known), len(today))
+    if not drift.found:
+        return drift
+    if data.fresh is None and data.wild_aside is not None and "ood" not in data.fingerprints:
+        wild = _energies(classifier, data.wild_aside)
+        drift = Drift(drift.p_value, len(today), traffic_is_like_labelled(labelled, known, wild))
     if drift.found:
+        given = data.fresh is not None
         logger.info(
-            "the classifier scores labelled and %s differently (p = %.1g): known data has changed, or it has memorised "
-            "labelled. %s: more known examples of today, as fresh= (--fresh), would help",
+            "the classifier scores labelled and %s differently (p = %.1g): known data has changed, or the classifier has "
+            "memorised labelled. %s: more known examples of today, as fresh= (--fresh), would help",
             "fresh" if given else "the holdout",
-            p_value,
+            drift.p_value,
             "Half of the ID examples in training are fresh ones"
             if given
             else "A third of the holdout takes part in training",
@@ -80,17 +84,27 @@ def measure_drift(classifier: Classifier, start: Start, data: FitSplit) -> Drift
     return drift
 
 
-def surer_p_value(holdout: Floats, wild: Floats) -> float:
-    """The p-value of the hypothesis that the start is no surer of wild data than of the holdout, by their energies.
+def traffic_is_like_labelled(labelled: Floats, holdout: Floats, wild: Floats) -> bool:
+    """Whether known traffic is like labelled data and not like the holdout, by the energies that the start gives them.
 
-    Unknowns cannot be the reason if it is surer: the known examples of both are not alike.
+    It is if the start is surer of wild data than of the holdout, and labelled data explains that: the start is not surer of
+    wild data than of labelled data. The classifier was then trained on known traffic, or the holdout is harder than it.
+    (Where it is surer of wild data than of both, unknowns that it is too sure of may be the reason.)
+
+    >>> import numpy as np
+    >>> sure, less = np.linspace(-20, -10, 500), np.linspace(-15, -5, 500)
+    >>> traffic_is_like_labelled(labelled=sure, holdout=less, wild=sure)
+    True
+    >>> traffic_is_like_labelled(labelled=sure, holdout=less, wild=np.append(less, np.full(100, -90.0)))
+    False
     """
-    return _first_process(float(ks_2samp(holdout, wild, alternative="less", method="asymp").pvalue))
+    return _p_value(holdout, wild, "less") < LEVEL <= _p_value(labelled, wild, "less")
 
 
-def is_surer(p_value: float) -> bool:
-    """Whether that hypothesis is rejected."""
-    return p_value < 1 - CONFIDENCE
+def _p_value(first: Floats, second: Floats, alternative: str = "two-sided") -> float:
+    """The first process's p-value, on all of them: another machine may round otherwise."""
+    value = float(ks_2samp(first, second, alternative=alternative, method="asymp").pvalue) if len(second) else 1.0
+    return float(broadcast(repr(value).encode()) or b"")
 
 
 def _energies(classifier: Classifier, source: Source) -> Floats:
@@ -98,8 +112,3 @@ def _energies(classifier: Classifier, source: Source) -> Floats:
     with evaluating(classifier):
         found = torch.cat([energy(outputs.logits).cpu() for outputs, _ in forward_all(classifier, source)])
     return found[found.isfinite()].double().numpy()
-
-
-def _first_process(value: float) -> float:
-    """The value of the first process, on all of them: another machine may round otherwise."""
-    return float(broadcast(repr(float(value)).encode()) or b"")

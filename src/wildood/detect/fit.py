@@ -174,7 +174,7 @@ def fit(
         )
         _calibrate(detector, trained.data, settings, unseen=holdout is not None and keep != "as_published")
         if method.uses_wild and trained.data.wild_aside is not None:
-            found = deployed.benefit, deployed.start_score, deployed.surer
+            found = deployed.benefit, deployed.start_score, deployed.like_labelled
             assessment = assess(detector, trained.data, *found, settings.seed, start_kept=deployed.start_kept)
             detector.record["assessment"] = assessment.record()
         detector.record |= accuracy_lost(detector, len(trained.data.selection))
@@ -216,7 +216,7 @@ class _Deployed(NamedTuple):
     benefit: Comparison | None = None
     start_kept: bool = False
     start_score: str = "EnergyScore"  # that training had to beat
-    surer: float = 1.0  # as in `Baseline`
+    like_labelled: bool = False  # as in `Baseline`
 
 
 def _checked_method(method: Any) -> Method:
@@ -305,6 +305,8 @@ def _train(
     for number, stage in enumerate(stages, 1):
         if number > 1:
             objective, schedule = stage.objective(objective.classifier, start), stage.schedule()
+        if number < len(stages) or not (method.uses_wild and settings.keep == "best"):
+            schedule = schedule.fixed()  # nothing is set aside to end it by
         for warning in objective.warnings:
             logger.warning("%s", warning)
         several = len(stages) > 1
@@ -361,7 +363,7 @@ def _trained_or_start(
     assert data.wild_aside is not None  # noqa: S101 - the caller has checked
     only_energy = settings.keep != "best"
     start = best_start(model, trained.classifier.spec, data, settings.alpha, settings.seed, only_energy=only_energy)
-    trained = trained._replace(start_score=type(start.score).__name__, surer=start.surer)
+    trained = trained._replace(start_score=type(start.score).__name__, like_labelled=start.like_labelled)
     if qualified or settings.keep != "best":
         benefit = training_benefit(start, (trained.classifier, trained.score), data, settings.alpha)
         # All processes decide as the first one does: another machine may round otherwise.

@@ -16,7 +16,7 @@ from wildood.data.wild import Wild, as_wild
 from wildood.detect.detector import Detector
 from wildood.detect.fit import fit
 from wildood.detect.pretrain import check_schedule
-from wildood.detect.split import ASIDE, check_overlap, check_seed
+from wildood.detect.split import ASIDE, check_overlap, check_seed, fresh_source
 from wildood.errors import CheckpointError, InputError
 from wildood.evaluate.ranking import Candidate, Ranking, rank_candidates
 from wildood.evaluate.thresholds import check_alpha, confidence_text, examples_needed
@@ -101,8 +101,8 @@ def fit_many(
 ) -> Fits:
     """`fit` with each of several methods, or settings of one, and choose the best, without a single OOD label.
 
-    A third of the holdout and a tenth of the wild data rank the detectors; `fit` gets the rest. Another third of the holdout
-    chooses the epoch of each, and the last third sets the thresholds, so that the promise of the best holds.
+    A third of the holdout and a tenth of the wild data rank the detectors. `fit` gets the rest: one part of it chooses, and
+    another sets the threshold, so that the promise of the best holds.
 
     `methods` is a list such as `[Woods(), OutlierExposure(0.5)]`; all other arguments are those of `fit`. `run_dir` gets a
     directory for each method.
@@ -134,7 +134,9 @@ def fit_many(
     known, unseen = labelled_and_holdout(labelled, holdout)
     assert unseen is not None  # noqa: S101 - there is a holdout
     traffic: Wild = as_wild(wild)
-    trained_on = {"labelled": [known], "wild": traffic.pools}
+    fresh = settings.get("fresh")
+    today = [] if fresh is None else [fresh_source(labelled, fresh)]
+    trained_on = {"labelled": [known], "wild": traffic.pools, "fresh": today}
     check_overlap(unseen, trained_on, allow_duplicates=settings.get("allow_duplicates", False))
     # The examples that rank choose no epoch and set no threshold: so the statistics of the ranking and the promises hold.
     kept, ranking_id = (Part(unseen, part) for part in split(len(unseen), RANKING, generator(seed, "candidates")))

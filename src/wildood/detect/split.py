@@ -84,7 +84,7 @@ def split_for_fit(
         )
     traffic = None if wild is None else as_wild(wild)
     outliers = None if ood is None else unlabelled_source(ood, "ood")
-    today = None if fresh is None else _fresh_source(labelled, fresh)
+    today = None if fresh is None else fresh_source(labelled, fresh)
     if today is not None and not uses_wild:
         raise InputError("fresh examples are for methods that train on wild data: leave fresh= (--fresh) out")
     _warn_of_missing_classes(known, unseen)
@@ -129,7 +129,7 @@ def split_for_fit(
     return parts
 
 
-def _fresh_source(labelled: Any, fresh: Any) -> Source:
+def fresh_source(labelled: Any, fresh: Any) -> Source:
     """Fresh examples, with their classes if they have some."""
     if isinstance(fresh, tuple | list) and len(fresh) == 2:
         return labelled_source(fresh, "fresh")

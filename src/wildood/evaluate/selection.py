@@ -58,13 +58,13 @@ class Selection:
         """
         number, self.seen, self.improved = self.seen, self.seen + 1, False
         known, wild = (np.where(np.isfinite(each), each, np.inf).astype(np.float64) for each in scores)
-        by_wild, by_id = _placements(known, wild, self.alpha)
-        accepted = float(np.mean(by_wild))
         if self.as_published:
-            accepted = float(np.mean(wild <= conformal_threshold(known, self.alpha)))
+            accepted = float(np.mean(np.isfinite(wild) & (wild <= conformal_threshold(known, self.alpha))))
             if number == 1 or (number and accepted < self.least):
                 self.least, self.kept = accepted, number
             return
+        by_wild, by_id = _placements(known, wild, self.alpha)
+        accepted = float(np.mean(by_wild))
         if self.start_correct is None or self.by_wild is None or self.by_id is None:
             self.start_correct, self.least, self.by_wild, self.by_id = correct, accepted, by_wild, by_id
             return

@@ -227,8 +227,9 @@ def add_own_methods(experiments: Sequence[Experiment], names: Sequence[str]) -> 
 def budget_texts(experiments: Sequence[Experiment], names: Sequence[str]) -> list[str]:
     """A sentence for each of these methods that trains: for how long.
 
-    >>> budget_texts(add_own_methods(grid("cpu"), ["energy-margin"]), ["energy-margin"])
-    ['energy-margin: 200 steps of 128 + 128 examples, as woods has here (its own schedule: 100 steps of 256 + 256 examples)']
+    >>> print(*budget_texts(add_own_methods(grid("cpu"), ["energy-margin"]), ["energy-margin"]))
+    energy-margin: 200 steps of 128 + 128 examples, as woods has here (its own schedule: steps until it ends by itself, of
+    256 + 256 examples)
     """
     lines = []
     for name in names:
@@ -251,13 +252,14 @@ def _with_budget(name: str, woods: Schedule | None) -> Schedule | None:
     if woods is None or name not in METHODS or not METHODS[name].uses_wild:
         return None
     own = METHODS[name]().schedule()
-    same = {name: getattr(woods, name) for name in ("steps", "epochs", "minutes", "batch", "epoch")}
+    same = {field: getattr(woods, field) for field in ("steps", "epochs", "minutes", "batch", "epoch")}
     return replace(own, **same)
 
 
 def _length(schedule: Schedule, *, wild: bool) -> str:
     steps, batch = schedule.fixed().steps, schedule.batch
     length = f"{schedule.epochs:,} epochs" if steps is None else f"{steps:,} step{'' if steps == 1 else 's'}"
+    length = "steps until it ends by itself," if schedule.ends_itself else length
     return f"{length} of {batch:,} + {batch:,} examples" if wild else f"{length} of {batch:,} examples"
 
 

@@ -33,7 +33,7 @@ class EnergyLogistic:
         decay_logit: apply weight decay to w and b, too.
         precondition: train the last layer with the preconditioner of `Woods`, which no paper's method has; None trains it
             as it is.
-        published_schedule: train for the published 100 epochs by default, instead of 100 steps.
+        published_schedule: train for the published 100 epochs by default, instead of by `Schedule()`.
 
     >>> EnergyLogistic().weight
     1.0

@@ -23,7 +23,7 @@ NO_LABEL = -100  # the class of a fresh example, which cross-entropy ignores
 class Batch(NamedTuple):
     """B labelled examples with their classes, and B wild ones for methods that use them; raw, as their sources give them.
 
-    Some labelled examples may be fresh ones: ID examples as they come now, whose label is `NO_LABEL`.
+    Some labelled examples may be fresh ones: ID examples as they come now, with `NO_LABEL` where they have no class.
     """
 
     labelled: Tensor

@@ -30,13 +30,14 @@ class Schedule:
     By default, training ends by itself: when twice as many steps have improved nothing. Data set aside is looked at after
     25, 35, 50, 70, 100 ... steps, each time sqrt(2) times as many. The end begins with the first look, at step 100 or later,
     that comes after twice the steps of the last improvement: a quarter as many steps follow, in which the learning rate
-    falls. Where nothing is set aside to look at, training takes 100 steps.
+    falls. Training takes 100 steps where nothing is set aside to look at, and with a warm-up or another decay, which need a
+    known end.
 
     Attributes:
         steps: how many steps to train, instead of ending by itself.
         epochs: how many epochs to train, likewise; data set aside is then looked at after each.
         minutes: the longest time to train, whatever else ends it: the end begins after four fifths of it, and the step that
-            exceeds it is the last one.
+            exceeds it is the last one. How far that is depends on the machine, so that such a run cannot be repeated.
         batch: labelled examples in a step, and as many wild ones.
         lr: the learning rate mu_1 at the start.
         decay: how the learning rate falls: to 0 over the last fifth of the training (at the "end"), at the "milestones", or
@@ -146,21 +147,21 @@ class Schedule:
     @property
     def ends_itself(self) -> bool:
         """Whether data set aside decides how long to train."""
-        return self.steps is None and self.epochs is None
+        return self.steps is None and self.epochs is None and self.decay == "end" and not self.warmup
 
     def fixed(self) -> Self:
-        """The same, of 100 steps if it would end by itself: for where nothing is set aside to end it by.
+        """The same, of 100 steps if it has no length: for where nothing is set aside to end it by.
 
         >>> Schedule().fixed().steps, Schedule(steps=7).fixed().steps
         (100, 7)
         """
-        return replace(self, steps=SHORTEST) if self.ends_itself else self
+        return replace(self, steps=SHORTEST) if self.steps is None and self.epochs is None else self
 
     def length(self, labelled: int, wild: list[int]) -> tuple[int, int]:
         """Steps in an epoch, and steps in all (at most), for so many labelled examples and wild pools of these lengths."""
         shortest = min([labelled, *wild]) if self.epoch == "shortest" else labelled
         per_epoch = max(1, shortest // self.batch)
-        total = self.steps or per_epoch * (self.epochs or 0) or LONGEST
+        total = self.steps or per_epoch * (self.epochs or 0) or (LONGEST if self.ends_itself else SHORTEST)
         return per_epoch, total
 
     def is_look(self, step: int, per_epoch: int) -> bool:

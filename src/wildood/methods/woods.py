@@ -9,6 +9,7 @@ differ in the fields of `Woods` and in nothing else. `train/lagrangian.py` and `
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Final, Literal, Self, get_args
@@ -29,7 +30,7 @@ from wildood.settings import check_choice, check_fields, check_flag, check_numbe
 LogitStart = Literal["quantile", "constraint", "random", "random_signed"]
 Preconditioning = Literal["rows", "shared"]
 DualAscent = Literal["projected", "gradient"]
-FalseAlarmLoss = Literal["logistic", "sigmoid"]
+FalseAlarmLoss = Literal["logistic", "sigmoid", "hinge"]
 
 DERIVED = ("precondition", "distillation", "lambda2")  # fields whose values may come from the model
 # What the paper's Algorithm 1 and the released code have in common.
@@ -66,6 +67,7 @@ class Woods:
             either sign of w, as in the released code.
         false_alarm_loss: what the constraint on false alarms averages: the paper's soft rate σ(z) ("sigmoid"), or
             log(1 + exp(z)) ("logistic"), which gives up no ID example: its gradient does not vanish where z is large.
+            max(1 + z, 0) is the "hinge".
         distillation: weight of KL(p₀ ‖ p) on wild data, p₀ the starting classifier's softmax; None for 1 with the shared
             direction, else 0, because without it distillation keeps OOD data in.
         precondition: train the last layer in whitened coordinates ("rows"), or there with a direction that all classes
@@ -152,7 +154,7 @@ class Woods:
         return cls(**ALGORITHM_1, **drawn, gamma=gamma, mu2=mu2, shared_multiplier=True)
 
     def schedule(self) -> Schedule:
-        """100 steps; or the published 100 epochs."""
+        """One that ends by itself; or the published 100 epochs."""
         return Schedule.as_published() if self.published_schedule else Schedule()
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:
@@ -251,13 +253,20 @@ def _bias_that_meets(alpha: float, z: Tensor) -> float:
     return low
 
 
+FALSE_ALARM_LOSSES: dict[FalseAlarmLoss, Callable[[Tensor], Tensor]] = {
+    "logistic": F.softplus,
+    "sigmoid": torch.sigmoid,
+    "hinge": lambda z: F.relu(1 + z),
+}
+
+
 class WoodsObjective(Objective):
-    """L_ood(g, in) = σ(-z) on wild data; σ(z), or log(1 + exp(z)), <= alpha and cross-entropy <= tau on labelled data."""
+    """L_ood(g, in) = σ(-z) on wild data; the loss of false alarms <= alpha and cross-entropy <= tau on labelled data."""
 
     def __init__(self, method: Woods, classifier: Classifier, start: Start, layer: Precondition | None) -> None:
         super().__init__(classifier, EnergyScore(), method.duals(), layer)
         self.alpha, self.tau, self.decay_logit = method.alpha, method.tau_from(start), method.decay_logit
-        self.false_alarm_loss = F.softplus if method.false_alarm_loss == "logistic" else torch.sigmoid
+        self.false_alarm_loss = FALSE_ALARM_LOSSES[method.false_alarm_loss]
         self.logit = EnergyLogit.from_start(method.logit_start, start, method.alpha).to(classifier.device)
         self.distillation = Distillation(classifier, method.distillation) if method.distillation else None
         self.derived = {"tau": self.tau, **{name: getattr(method, name) for name in DERIVED}}

@@ -15,17 +15,14 @@ from wildood.data.sampling import seeded
 from wildood.errors import InputError
 from wildood.methods.distillation import Distillation
 from wildood.methods.objective import Batch, Objective, Precondition, Start, Terms
-from wildood.methods.woods import ALGORITHM_1, DERIVED, Preconditioning, Woods
+from wildood.methods.woods import ALGORITHM_1, DERIVED, FalseAlarmLoss, Preconditioning, Woods
 from wildood.models.classifier import Classifier, Outputs
 from wildood.models.moments import MEAN_SQUARE
 from wildood.scores.head import HeadScore
 from wildood.settings import check_choice
 
 HeadStart = Literal["energy", "random"]
-ALT_ALGORITHM_1: Final[dict[str, Any]] = {
-    **{name: value for name, value in ALGORITHM_1.items() if name != "false_alarm_loss"},
-    "head_start": "random",
-}
+ALT_ALGORITHM_1: Final[dict[str, Any]] = ALGORITHM_1 | {"false_alarm_loss": "hinge", "head_start": "random"}
 
 
 @dataclass(frozen=True)
@@ -46,6 +43,7 @@ class WoodsAlt(Woods):
 
     uses_features: ClassVar[bool] = True
 
+    false_alarm_loss: FalseAlarmLoss = "hinge"
     distillation: float | None = 1.0
     precondition: Preconditioning | None = "rows"
     precondition_scale: float = 0.1
@@ -58,7 +56,7 @@ class WoodsAlt(Woods):
             raise InputError("WoodsAlt: precondition is 'shared', but its head has one output: give 'rows' or None")
         if self.logit_start != "quantile" or self.decay_logit:
             raise InputError("WoodsAlt has no w and b: leave out logit_start and decay_logit")
-        if self.false_alarm_loss != Woods.false_alarm_loss:
+        if self.false_alarm_loss != "hinge":
             raise InputError("WoodsAlt has the hinge for false alarms: leave out false_alarm_loss")
 
     @classmethod

@@ -19,6 +19,12 @@ CONFIDENCE = 0.95  # of the interval of the headline
 MOST_EXAMPLES = 2000  # of each kind that a page scores
 Examples = npt.NDArray[Any]
 
+FALSE_ALARM_LOSSES = {
+    "sigmoid": "soft false-alarm rate",
+    "logistic": "mean of log(1 + exp(z))",
+    "hinge": "mean hinge, max(1 + g, 0)",
+}
+
 
 class _Answers(NamedTuple):
     """What a detector says of wild and of known examples: scores, classes and rejections, and the threshold to draw."""
@@ -102,8 +108,8 @@ def training(history: Sequence[History], record: Mapping[str, Any]) -> dict[str,
     kind = "OOD data" if record["keep"] == "as_published" or "ood" in record.get("data", {}) else "wild data"
     drawn: dict[str, Any] = {}
     if "lambda_false_alarm" in last:
-        soft = "soft false-alarm rate" if method["name"] == "Woods" else "mean hinge, max(1 + g, 0)"
-        drawn["constraint"] = figures.constraint("constraint", history, method["alpha"], soft)
+        loss = method.get("false_alarm_loss", "sigmoid" if method["name"] == "Woods" else "hinge")
+        drawn["constraint"] = figures.constraint("constraint", history, method["alpha"], FALSE_ALARM_LOSSES[loss])
         drawn["classification"] = figures.classification("classification", history)
         drawn["multipliers"] = figures.multipliers("multipliers", history)
     elif "loss" in last:  # one figure for each stage; 0 if there are no stages

@@ -28,22 +28,20 @@ class WeightAverage:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self.weights: dict[str, Tensor] = {}
-        self._live: dict[str, Tensor] | None = None  # the module's own, so that a step need not collect them
+        self.weights: dict[str, Tensor] = {}  # at least float32: small steps of a mean would be rounded away
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Take in the weights after a step; the first is 1."""
-        if self._live is None:
-            self._live = self.module.state_dict()
+        now = {name: _at_least_float32(value) for name, value in self.module.state_dict().items()}
         if not self.weights:
-            self.weights = {name: value.clone() for name, value in self._live.items()}
+            self.weights = {name: value.clone() for name, value in now.items()}
             return
-        floating = [name for name, value in self._live.items() if value.is_floating_point()]
-        means, values = ([each[name] for name in floating] for each in (self.weights, self._live))
+        floating = [name for name, value in now.items() if value.is_floating_point()]
+        means, values = ([each[name] for name in floating] for each in (self.weights, now))
         torch._foreach_lerp_(means, values, (POWER + 1) / (POWER + step))
-        for name in self._live.keys() - set(floating):
-            self.weights[name].copy_(self._live[name])
+        for name in now.keys() - set(floating):
+            self.weights[name].copy_(now[name])
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -59,3 +57,7 @@ class WeightAverage:
         """Give the module its mean weights for good."""
         if self.weights:
             self.module.load_state_dict(self.weights)
+
+
+def _at_least_float32(value: Tensor) -> Tensor:
+    return value.float() if value.is_floating_point() and value.element_size() < 4 else value

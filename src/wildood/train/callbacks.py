@@ -46,7 +46,10 @@ class Callback:
         """After each step."""
 
     def on_epoch_end(self, training: "Training", row: Row) -> None:
-        """After each epoch, and once for the start (epoch 0). `row` is that of the history: columns may be added."""
+        """After each epoch, and once for the start (epoch 0). `row` is that of the history: columns may be added.
+
+        With `Schedule.averaging`, the objective has its mean weights in this call: what changes them has no effect.
+        """
 
     def on_train_end(self, training: "Training") -> None:
         """After the last step; the objective has the weights that are kept."""

@@ -103,9 +103,10 @@ class TimeLimit(Callback):
         if minutes is None:
             return
         self.seconds = time.monotonic() - self.began
-        if any(any_process(self.seconds > (1 - END) * 60 * minutes)):
+        most, all_of_it = any_process(self.seconds > (1 - END) * 60 * minutes, self.seconds > 60 * minutes)
+        if most:
             training.begin_end()
-        if any(any_process(self.seconds > 60 * minutes)):
+        if all_of_it:
             training.stop()
 
     def state_dict(self) -> dict[str, Any]:
