@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -94,9 +95,8 @@ class Classifier(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the model's first parameter or buffer is."""
-        for tensor in (*self.model.parameters(), *self.model.buffers()):
-            return tensor.device
-        return torch.device("cpu")
+        first = next(itertools.chain(self.model.parameters(), self.model.buffers()), None)
+        return torch.device("cpu") if first is None else first.device
 
     @property
     def dtype(self) -> torch.dtype:
