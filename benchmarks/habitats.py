@@ -172,7 +172,9 @@ def table(runs: Path, part: Part, rows: list[str], cells: Iterable[tuple[str, fl
             ranks[row].append(1 + order.index(row))
             if "start" in rows:
                 ratios[row].append(max(LEAST, means[row][0]) / max(LEAST, means["start"][0]))
-        texts = [f"{100 * mean:.1f} ± {100 * error:.1f}" for mean, error in means.values()]
+        texts = [
+            f"{100 * mean:.1f}" + ("" if len(common) == 1 else f" ± {100 * error:.1f}") for mean, error in means.values()
+        ]
         lines.append([problem, f"{pi:g}", str(len(common)), *texts, worse_than(found)])
     lines.append(["geometric mean over the start", "", "", *(f"{_geometric(ratios[row]):.3f}" for row in rows), ""])
     lines.append(["mean rank", "", "", *(f"{np.mean(ranks[row]):.1f}" if ranks[row] else "" for row in rows), ""])
@@ -190,7 +192,7 @@ def worse_than(found: dict[str, list[Result]]) -> str:
             continue
         differences = [one.fpr95 - other.fpr95 for one, other in zip(ours, found[row], strict=True)]
         mean, error = mean_and_error(differences)
-        if mean > max(error, 0.0):
+        if mean > np.nan_to_num(error):  # of one seed, it is not known
             worse = [result for result, difference in zip(ours, differences, strict=True) if difference > 0]
             warned = sum(bool(result.warnings) for result in worse)
             named.append(f"{row} by {100 * mean:.1f} (warned in {warned} of {len(worse)})")

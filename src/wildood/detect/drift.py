@@ -64,7 +64,8 @@ def measure_drift(classifier: Classifier, start: Start, data: FitSplit) -> Drift
     """Test the fresh examples, or without them the holdout's that choose; a difference is logged, with what to give."""
     today = data.selection if data.fresh is None else data.fresh
     labelled, known = -start.logsumexp.double().numpy(), _energies(classifier, today)
-    drift = Drift(_p_value(labelled, known), len(today))
+    p_value = float(ks_2samp(labelled, known, method="asymp").pvalue) if len(known) else 1.0
+    drift = Drift(_of_first_process(p_value), len(today))
     if not drift.found:
         return drift
     if data.fresh is None and data.wild_aside is not None and "ood" not in data.fingerprints:
@@ -87,9 +88,10 @@ def measure_drift(classifier: Classifier, start: Start, data: FitSplit) -> Drift
 def traffic_is_like_labelled(labelled: Floats, holdout: Floats, wild: Floats) -> bool:
     """Whether known traffic is like labelled data and not like the holdout, by the energies that the start gives them.
 
-    It is if the start is surer of wild data than of the holdout, and labelled data explains that: the start is not surer of
-    wild data than of labelled data. The classifier was then trained on known traffic, or the holdout is harder than it.
-    (Where it is surer of wild data than of both, unknowns that it is too sure of may be the reason.)
+    It is if the start is surer of wild data than of the holdout, and labelled data explains most of that: the start is less
+    than half as much surer of wild data than of labelled data. (How much is the one-sided statistic of Kolmogorov and
+    Smirnov.) The classifier was then trained on known traffic, or the holdout is harder than it. Where the start is as much
+    surer of wild data than of both, unknowns that it is too sure of may be the reason.
 
     >>> import numpy as np
     >>> sure, less = np.linspace(-20, -10, 500), np.linspace(-15, -5, 500)
@@ -98,12 +100,15 @@ def traffic_is_like_labelled(labelled: Floats, holdout: Floats, wild: Floats) ->
     >>> traffic_is_like_labelled(labelled=sure, holdout=less, wild=np.append(less, np.full(100, -90.0)))
     False
     """
-    return _p_value(holdout, wild, "less") < LEVEL <= _p_value(labelled, wild, "less")
+    if not len(holdout) or not len(wild):
+        return False
+    of_holdout, of_labelled = (ks_2samp(each, wild, alternative="less", method="asymp") for each in (holdout, labelled))
+    like = of_holdout.pvalue < LEVEL and of_labelled.statistic < of_holdout.statistic / 2
+    return bool(_of_first_process(float(like)))
 
 
-def _p_value(first: Floats, second: Floats, alternative: str = "two-sided") -> float:
-    """The first process's p-value, on all of them: another machine may round otherwise."""
-    value = float(ks_2samp(first, second, alternative=alternative, method="asymp").pvalue) if len(second) else 1.0
+def _of_first_process(value: float) -> float:
+    """The first process's value, on all of them: another machine may round otherwise."""
     return float(broadcast(repr(value).encode()) or b"")
 
 
