@@ -22,6 +22,7 @@ from wildood.scores.max_softmax import MaxSoftmax
 from wildood.scores.score import Score, score_all
 from wildood.train.distributed import broadcast
 
+CONFIDENCE = 0.95  # that a score beats the energy: more than training needs, which wild data has taught something
 FITTED_ON = 10_000  # labelled examples, at most, that a score is fitted on: more would make KNN slow and large
 
 
@@ -39,8 +40,8 @@ def best_start(
 ) -> Baseline:
     """The start with its energy, or with the score that accepts the least wild data of those that are shown to beat it.
 
-    A score is shown to beat the energy as training is: by wild acceptance at equal false-alarm rates, at 90 % confidence for
-    all candidates together, on examples that trained nothing. The candidates need one forward pass: max-softmax, KNN and
+    A score is shown to beat the energy as training is: by wild acceptance at equal false-alarm rates, on examples that
+    trained nothing, but at 95 % confidence for all candidates together. The candidates need one forward pass: max-softmax, KNN and
     Mahalanobis. With `only_energy`, there are none.
 
     There are none either where known traffic is like labelled data and not like the holdout: that changes each score in its
@@ -77,7 +78,7 @@ def best_start(
             continue
         found = scored(score)
         comparison = compare_acceptance(scored(energy), found, alpha)
-        if comparison.is_shown(len(candidates)) and comparison.trained < least:
+        if comparison.is_shown(CONFIDENCE, len(candidates)) and comparison.trained < least:
             best, aside, least = score, found, comparison.trained
     # All processes decide as the first one does: another machine may round otherwise.
     name = (broadcast(type(best).__name__.encode()) or b"").decode()

@@ -126,11 +126,11 @@ class Comparison:
     @property
     def helped(self) -> bool:
         """Whether the trained detector accepts less: a one-sided t-test at 90 % confidence."""
-        return self.is_shown()
+        return self.is_shown(CONFIDENCE)
 
-    def is_shown(self, candidates: int = 1) -> bool:
-        """The same where it is the best of several candidates: the error of 10 % is divided by their number."""
-        level = 1 - (1 - CONFIDENCE) / candidates
+    def is_shown(self, confidence: float, candidates: int = 1) -> bool:
+        """The same at another confidence, and of several candidates, which share the error."""
+        level = 1 - (1 - confidence) / candidates
         return self.start - self.trained > float(stdtrit(max(1.0, self.tail), level)) * self.error
 
     @property
