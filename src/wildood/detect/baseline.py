@@ -41,8 +41,8 @@ def best_start(
     """The start with its energy, or with the score that accepts the least wild data of those that are shown to beat it.
 
     A score is shown to beat the energy as training is: by wild acceptance at equal false-alarm rates, on examples that
-    trained nothing, but at 95 % confidence for all candidates together. The candidates need one forward pass: max-softmax, KNN and
-    Mahalanobis. With `only_energy`, there are none.
+    trained nothing, but at 95 % confidence for all candidates together. The candidates need one forward pass: max-softmax,
+    KNN and Mahalanobis. With `only_energy`, there are none.
 
     There are none either where known traffic is like labelled data and not like the holdout: that changes each score in its
     own way, so that wild acceptance does not tell which is better.
