@@ -383,6 +383,18 @@ def test_a_fit_that_kept_the_start_says_so(fits, parse, undrawn):
     assert says.startswith("No epoch was shown to be better than the start, so the start was kept.")
 
 
+@pytest.mark.parametrize(("drift", "given", "said"), [(True, {}, True), (True, {"fresh": "f"}, False), (False, {}, False)])
+def test_a_holdout_of_which_a_third_was_trained_on_is_not_shown_as_unseen(fits, parse, undrawn, drift, given, said):
+    detector, before, data, _ = fits["vectors"]
+    record = detector.record
+    detector.record = record | {"drift": {"found": drift}, "data": record["data"] | given}
+    try:
+        tree = parse(page_of(detector, before, data))
+    finally:
+        detector.record = record
+    assert ("A third of it was trained on" in tree.panel("What is rejected").text) == said
+
+
 @pytest.mark.slow
 def test_tau_is_called_twice_the_starting_loss_only_where_it_is(trees):
     said = {

@@ -89,6 +89,7 @@ def fit_page(
         wild_count=len(wild),
         known_count=len(x),
         known_name=name,
+        holdout_trained=record.get("drift", {}).get("found", False) and "fresh" not in record["data"],
         rejected=Table(columns, rows),
         histograms=drawn,
         galleries=_galleries(detector, after, wild, x, y),
