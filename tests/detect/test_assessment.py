@@ -11,8 +11,9 @@ import torch
 import wildood
 from wildood.cli.show import description_lines
 from wildood.data.wild import as_wild
-from wildood.detect.assessment import Assessment, accuracy_lost
-from wildood.detect.split import split_wild
+from wildood.detect.assessment import Assessment, accuracy_lost, training_benefit, training_helped
+from wildood.detect.baseline import best_start
+from wildood.detect.split import split_for_fit, split_wild
 from wildood.detect.storage import read_description
 from wildood.evaluate.selection import Comparison
 from wildood.evaluate.thresholds import tied_scores
@@ -227,3 +228,28 @@ def test_a_holdout_that_is_scaled_otherwise_is_noticed(fit, toy, trained):
     assert re.fullmatch(
         r"the threshold rejects \d\d+ % of labelled: is the holdout scaled or preprocessed otherwise\?", warning
     )
+
+
+@pytest.mark.parametrize(("nothing_unknown", "helped"), [(0.04, True), (0.06, False)])
+def test_training_helps_only_where_some_wild_example_is_shown_to_be_unknown(nothing_unknown, helped):
+    less = Comparison(start=0.95, trained=0.90, error=0.01, wild=500, tail=25, nothing_unknown=nothing_unknown)
+    assert less.helped
+    assert training_helped(less) == helped
+    assessment = Assessment(less, not helped, "wild", aside=500, rejected=0.09, nothing_unknown=0.5)
+    assert assessment.helped == helped
+    first, *others = assessment.warnings
+    assert first.startswith("nothing unknown was shown" if helped else "training found nothing unknown in the 500 wild")
+    assert not others
+
+
+def test_whether_traffic_holds_unknowns_is_not_asked_of_a_holdout_that_is_not_like_it(trained, toy):
+    parts = split_for_fit(
+        toy.labelled, known(800, seed=1)[0], known(400, 9), wildood.Schedule(batch=64), 0.05, None, "best", 0
+    )
+    start = best_start(trained(), None, parts, 0.05, seed=0)
+    classifier = start.classifier, start.score
+    asked, not_asked = (
+        training_benefit(start._replace(like_labelled=each), classifier, parts, 0.05) for each in (False, True)
+    )
+    assert asked.nothing_unknown > 0.05
+    assert not_asked.nothing_unknown == 0

@@ -1,7 +1,7 @@
 """What data set aside shows about a finished fit: whether training helped, and whether the detector rejects anything."""
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class Assessment:
     @property
     def helped(self) -> bool:
         """Whether training was shown to help."""
-        return self.benefit is not None and self.benefit.helped
+        return self.benefit is not None and training_helped(self.benefit)
 
     @property
     def warnings(self) -> list[str]:
@@ -67,6 +67,12 @@ class Assessment:
     def _no_benefit(self) -> str:
         if self.helped:
             return ""
+        if self.benefit is not None and self._found_nothing:
+            return (
+                f"training found nothing unknown in the {self.aside} {self.examples} examples set aside (p = "
+                f"{self.benefit.nothing_unknown:.2g}): the start is deployed with its {self._start_name}; give wild data "
+                "with some unknowns, or more of it"
+            )
         if self.benefit is None:
             return (
                 f"no epoch accepted less {self.examples} data than the start without losing more than 1 point of accuracy: "
@@ -86,11 +92,16 @@ class Assessment:
         )
 
     @property
+    def _found_nothing(self) -> bool:
+        """Whether the start is deployed only because no wild example was shown to be unknown."""
+        return self.start_kept and self.benefit is not None and self.benefit.helped
+
+    @property
     def _start_name(self) -> str:
         return START_SCORES[self.start_score]
 
     def _nothing_unknown(self) -> str:
-        if self.nothing_unknown <= 1 - CONFIDENCE:
+        if self.nothing_unknown <= 1 - CONFIDENCE or self._found_nothing:
             return ""
         return (
             f"nothing unknown was shown in the {self.aside} {self.examples} examples set aside (p = "
@@ -122,12 +133,22 @@ class Assessment:
         )
 
 
+def training_helped(benefit: Comparison) -> bool:
+    """Whether training was shown to help: it accepts less wild data, and some of that is shown to be unknown.
+
+    Without unknowns there is nothing to catch. What is accepted less then was less by chance, the best chance of many looks.
+    """
+    return benefit.helped and benefit.nothing_unknown <= 1 - CONFIDENCE
+
+
 def training_benefit(start: Baseline, trained: tuple[Classifier, Score], data: FitSplit, alpha: float) -> Comparison:
     """How much of the data set aside a trained detector accepts, compared with the start."""
     assert data.wild_aside is not None  # noqa: S101 - the caller has checked
     classifier, score = trained
-    aside = tuple(score_all(classifier, source, score)[0] for source in (data.selection, data.wild_aside))
-    return compare_acceptance(start.aside, (aside[0], aside[1]), alpha)
+    known, wild = (score_all(classifier, source, score)[0] for source in (data.selection, data.wild_aside))
+    comparison = compare_acceptance(start.aside, (known, wild), alpha)
+    # Where the holdout is not like known traffic, it cannot tell whether that holds unknowns.
+    return comparison if start.like_labelled else replace(comparison, nothing_unknown=share_p_value(known, wild))
 
 
 def assess(

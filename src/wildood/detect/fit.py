@@ -13,7 +13,7 @@ from wildood.data.inputs import InputSpec
 from wildood.data.sampling import seeded
 from wildood.data.schema import dump, parse
 from wildood.data.validation import all_labels, check_labels, has_labels
-from wildood.detect.assessment import accuracy_lost, assess, training_benefit
+from wildood.detect.assessment import accuracy_lost, assess, training_benefit, training_helped
 from wildood.detect.baseline import best_start
 from wildood.detect.detector import Detector, Promise, versions
 from wildood.detect.drift import Drift, measure_drift
@@ -368,7 +368,7 @@ def _trained_or_start(
         benefit = training_benefit(start, (trained.classifier, trained.score), data, settings.alpha)
         # All processes decide as the first one does: another machine may round otherwise.
         trained = trained._replace(benefit=parse(broadcast(dump(benefit)) or b"", Comparison))
-    if settings.keep != "best" or (trained.benefit is not None and trained.benefit.helped):
+    if settings.keep != "best" or (trained.benefit is not None and training_helped(trained.benefit)):
         return trained
     record = trained.record | {"kept_epoch": 0, "chosen": {}}
     classifier = start.classifier.to(trained.classifier.device)

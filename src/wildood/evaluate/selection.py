@@ -115,6 +115,8 @@ class Comparison:
         error: the standard error of their difference.
         wild: the number of wild examples.
         tail: alpha times the number of ID examples, those that may be rejected: the degrees of freedom of the error.
+        nothing_unknown: the p-value of the hypothesis that no wild example is unknown, by the trained detector; 0 if it was
+            not tested.
     """
 
     start: float
@@ -122,6 +124,7 @@ class Comparison:
     error: float
     wild: int
     tail: float
+    nothing_unknown: float = 0.0
 
     @property
     def helped(self) -> bool:
