@@ -22,7 +22,7 @@ from wildood.scores.max_softmax import MaxSoftmax
 from wildood.scores.score import Score, score_all
 from wildood.train.distributed import broadcast
 
-CONFIDENCE = 0.95  # that a score beats the energy: more than training needs, which wild data has taught something
+CONFIDENCE = 0.95  # that a score beats the energy
 FITTED_ON = 10_000  # labelled examples, at most, that a score is fitted on: more would make KNN slow and large
 
 
