@@ -136,7 +136,8 @@ class Assessment:
 def training_helped(benefit: Comparison) -> bool:
     """Whether training was shown to help: it accepts less wild data, and some of that is shown to be unknown.
 
-    Without unknowns there is nothing to catch. What is accepted less then was less by chance, the best chance of many looks.
+    Without unknowns there is nothing to catch. A look that accepts less then does so by chance, and the luckiest of many
+    looks was chosen.
     """
     return benefit.helped and benefit.nothing_unknown <= 1 - CONFIDENCE
 

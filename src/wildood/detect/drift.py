@@ -21,7 +21,7 @@ LEVEL = 0.05  # of each test
 
 @dataclass(frozen=True)
 class Drift:
-    """The test of Kolmogorov and Smirnov on the energies that the start gives labelled examples and known ones of today.
+    """The Kolmogorov-Smirnov test on the energies that the start gives labelled examples and known ones of today.
 
     They differ where known data has changed since, or where the classifier has memorised its labelled data. The constraint
     on false alarms is then measured on the wrong examples: it is met on labelled data while known traffic is pushed out.
@@ -88,10 +88,10 @@ def measure_drift(classifier: Classifier, start: Start, data: FitSplit) -> Drift
 def traffic_is_like_labelled(labelled: Floats, holdout: Floats, wild: Floats) -> bool:
     """Whether known traffic is like labelled data and not like the holdout, by the energies that the start gives them.
 
-    It is if the start is surer of wild data than of the holdout, and labelled data explains most of that: the start is less
-    than half as much surer of wild data than of labelled data. (How much is the one-sided statistic of Kolmogorov and
-    Smirnov.) The classifier was then trained on known traffic, or the holdout is harder than it. Where the start is as much
-    surer of wild data than of both, unknowns that it is too sure of may be the reason.
+    It is if the start is surer of wild data than of the holdout, and if labelled data explains most of that: the one-sided
+    Kolmogorov-Smirnov statistic against labelled data is less than half of that against the holdout. The classifier was then
+    trained on known traffic, or the holdout is harder than known traffic. Where labelled data does not explain it, the
+    reason may be unknowns that the classifier is too sure of.
 
     >>> import numpy as np
     >>> sure, less = np.linspace(-20, -10, 500), np.linspace(-15, -5, 500)
