@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import wildood
-from wildood.data.sources import ArraySource
+from wildood.data.sources import ArraySource, Part
 from wildood.detect.baseline import StoredOutputs, best_start
 from wildood.detect.split import split_for_fit
 from wildood.evaluate.selection import Comparison
@@ -66,6 +66,16 @@ def test_without_unknowns_the_start_has_its_energy():
     found = best_start(model(), None, split((ring(600), ring(800)[0], ring(400))), 0.05, seed=0)
     assert isinstance(found.score, EnergyScore)
     assert found.classifier.tap is None
+
+
+def test_wild_and_fresh_examples_of_the_training_choose_the_score_too(data):
+    parts = split(data)
+    aside = parts._replace(wild_aside=Part(parts.wild_aside, torch.arange(5)), fresh=ArraySource(data[0][0]))
+    found = best_start(model(), None, aside, 0.05, seed=0)
+    assert isinstance(found.score, Knn | Mahalanobis)
+    assert [len(each) for each in found.aside] == [200, 5]  # what training will be compared on
+    for without in (aside._replace(wild=None), aside._replace(fingerprints={"ood": "which then choose alone"})):
+        assert isinstance(best_start(model(), None, without, 0.05, seed=0).score, EnergyScore)
 
 
 def test_a_model_without_a_linear_layer_is_judged_by_its_logits():

@@ -183,7 +183,7 @@ def test_plain_lines_on_standard_error_when_it_is_not_a_terminal_and_without_ver
     assert verbose[-1].startswith("threshold ")
     assert "\x1b" not in done.stderr
     assert [line.split(":")[0].split(" in ")[0] for line in quiet] == [
-        "no epoch accepted less wild data than the start without losing more than 1 point of accuracy",
+        "no epoch accepted less wild data than the start without losing more than half a point of accuracy",
         "nothing unknown was shown",
     ]
 

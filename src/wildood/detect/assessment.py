@@ -75,8 +75,8 @@ class Assessment:
             )
         if self.benefit is None:
             return (
-                f"no epoch accepted less {self.examples} data than the start without losing more than 1 point of accuracy: "
-                f"the start is deployed with its {self._start_name}; try more data, or a smaller lr"
+                f"no epoch accepted less {self.examples} data than the start without losing more than half a point of "
+                f"accuracy: the start is deployed with its {self._start_name}; try more data, or a smaller lr"
             )
         trained, start = 100 * self.benefit.trained, 100 * self.benefit.start
         if not self.start_kept:

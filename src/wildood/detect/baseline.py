@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from wildood.data.inputs import InputSpec
 from wildood.data.sources import ArraySource, Source
 from wildood.data.validation import all_labels
+from wildood.data.wild import MOST_ASIDE
 from wildood.detect.drift import traffic_is_like_labelled
 from wildood.detect.split import FitSplit, subsample
 from wildood.errors import InputError
@@ -40,9 +41,9 @@ def best_start(
 ) -> Baseline:
     """The start with its energy, or with the score that accepts the least wild data of those that are shown to beat it.
 
-    A score is shown to beat the energy as training is: by wild acceptance at equal false-alarm rates, on examples that
-    trained nothing, but at 95 % confidence for all candidates together. The candidates need one forward pass: max-softmax,
-    KNN and Mahalanobis. With `only_energy`, there are none.
+    A score is shown to beat the energy as training is: by wild acceptance at equal false-alarm rates, but at 95 % confidence
+    for all candidates together, and by fresh and wild examples of the training, too, because the start has not seen them.
+    The candidates need one forward pass: max-softmax, KNN and Mahalanobis. With `only_energy`, there are none.
 
     There are none either where known traffic is like labelled data and not like the holdout: that changes each score in its
     own way, so that wild acceptance does not tell which is better.
@@ -56,38 +57,32 @@ def best_start(
         candidates = [MaxSoftmax()]
     candidates = [] if only_energy else candidates
     known = subsample(data.labelled, FITTED_ON if candidates else 1, seed)
-    labelled, selection, wild = (StoredOutputs(start, source) for source in (known, data.selection, data.wild_aside))
+    labelled = StoredOutputs(start, known)
     examples = ArraySource(np.arange(len(known))[:, None], all_labels(known))
-
-    def scored(score: Score) -> tuple[Floats, Floats]:
-        first, second = (score_all(stored, stored.rows(), score)[0].astype(np.float64) for stored in (selection, wild))
-        return first, second
-
+    aside = [StoredOutputs(start, data.selection)], [StoredOutputs(start, data.wild_aside)]
     energy: Score = EnergyScore()
-    best, aside, least = energy, scored(energy), np.inf
     like_labelled = False
     if candidates and "ood" not in data.fingerprints:
         of_labelled = score_all(labelled, examples, energy)[0].astype(np.float64)
-        like_labelled = traffic_is_like_labelled(of_labelled, *aside)
-    if like_labelled:
-        candidates = []
+        like_labelled = traffic_is_like_labelled(of_labelled, *_scored(energy, aside))
+    candidates = [] if like_labelled else candidates
+    every = _with_training_data(aside, start, data, seed) if candidates else aside
+    best, of_energy, least = energy, _scored(energy, every), np.inf
     for score in candidates:
         try:
             score.fit(labelled, examples)
         except InputError:  # fewer examples than neighbours, or features that do not vary
             continue
-        found = scored(score)
-        comparison = compare_acceptance(scored(energy), found, alpha)
+        comparison = compare_acceptance(of_energy, _scored(score, every), alpha)
         if comparison.is_shown(CONFIDENCE, len(candidates)) and comparison.trained < least:
-            best, aside, least = score, found, comparison.trained
+            best, least = score, comparison.trained
     # All processes decide as the first one does: another machine may round otherwise.
     name = (broadcast(type(best).__name__.encode()) or b"").decode()
-    if name != type(best).__name__:
-        best = next(score for score in (energy, *candidates) if type(score).__name__ == name)
-        aside = scored(best)
+    best = next(score for score in (energy, *candidates) if type(score).__name__ == name)
+    of_aside = _scored(best, aside)
     if not best.needs.features:
         start.untap()
-    return Baseline(start, best.to(start.device), aside, like_labelled)
+    return Baseline(start, best.to(start.device), of_aside, like_labelled)
 
 
 class StoredOutputs(Classifier):
@@ -114,3 +109,21 @@ class StoredOutputs(Classifier):
         """The outputs for these numbers."""
         rows = raw[:, 0].cpu()
         return Outputs(self.logits[rows], None if self.stored_features is None else self.stored_features[rows])
+
+
+Asked = tuple[list[StoredOutputs], list[StoredOutputs]]  # ID examples, and wild ones
+
+
+def _scored(score: Score, asked: Asked) -> tuple[Floats, Floats]:
+    known, wild = ([score_all(each, each.rows(), score)[0].astype(np.float64) for each in several] for several in asked)
+    return np.concatenate(known), np.concatenate(wild)
+
+
+def _with_training_data(aside: Asked, start: Classifier, data: FitSplit, seed: int) -> Asked:
+    """What is set aside, and the fresh and wild examples of the training: the start has not seen these."""
+    wild = None if data.wild is None or "ood" in data.fingerprints else data.wild.whole(seed)
+    fresh, traffic = (
+        [] if source is None else [StoredOutputs(start, subsample(source, MOST_ASIDE, seed))]
+        for source in (data.fresh, wild)
+    )
+    return aside[0] + fresh, aside[1] + traffic

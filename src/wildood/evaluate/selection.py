@@ -41,7 +41,7 @@ class Selection:
     """
 
     alpha: float = 0.05
-    accuracy_loss: float = 0.01
+    accuracy_loss: float = 0.005
     as_published: bool = False
     seen: int = 0
     kept: int = 0

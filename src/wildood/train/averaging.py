@@ -33,15 +33,12 @@ class WeightAverage:
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Take in the weights after a step; the first is 1."""
-        now = {name: _at_least_float32(value) for name, value in self.module.state_dict().items()}
+        named = self.module.state_dict()
+        now = {name: _at_least_float32(value) for name, value in named.items() if value.is_floating_point()}
         if not self.weights:
             self.weights = {name: value.clone() for name, value in now.items()}
             return
-        floating = [name for name, value in now.items() if value.is_floating_point()]
-        means, values = ([each[name] for name in floating] for each in (self.weights, now))
-        torch._foreach_lerp_(means, values, (POWER + 1) / (POWER + step))
-        for name in now.keys() - set(floating):
-            self.weights[name].copy_(now[name])
+        torch._foreach_lerp_(list(self.weights.values()), list(now.values()), (POWER + 1) / (POWER + step))
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -54,10 +51,9 @@ class WeightAverage:
             self.module.load_state_dict(own)
 
     def keep(self) -> None:
-        """Give the module its mean weights for good."""
-        if self.weights:
-            self.module.load_state_dict(self.weights)
+        """Give the module its mean weights for good; whole numbers, such as counts of batches, stay as they are."""
+        self.module.load_state_dict(self.module.state_dict() | self.weights)
 
 
 def _at_least_float32(value: Tensor) -> Tensor:
-    return value.float() if value.is_floating_point() and value.element_size() < 4 else value
+    return value.float() if value.element_size() < 4 else value

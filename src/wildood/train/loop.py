@@ -86,6 +86,7 @@ class Training:
             with ExitStack() as stack:
                 for each in (self.batches, *(callback.context(self) for callback in self.callbacks)):
                     stack.enter_context(each)
+                self.objective.train()
                 while not self.is_over:
                     self._call("on_step_begin")
                     if not self.is_over:
@@ -101,7 +102,6 @@ class Training:
 
     def step(self) -> None:
         """Lines 4 and 5 of Algorithm 1: sample a batch, and descend its augmented Lagrangian."""
-        self.objective.train()
         for group in self.optimiser.param_groups:
             group["lr"] = self.schedule.lr_at(self.steps, self.per_epoch, self.total)
         batch = self.batches.draw()  # line 4: sample a batch
@@ -163,6 +163,7 @@ class Training:
             for callback in self.callbacks:
                 callback.on_epoch_end(self, row)
                 row.update({name: value.item() for name, value in row.items() if hasattr(value, "item")})  # numpy's, torch's
+        self.objective.train()  # a callback may have left another mode
 
     def _call(self, hook: str) -> None:
         for callback in self.callbacks:
