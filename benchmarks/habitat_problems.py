@@ -74,8 +74,8 @@ def problems() -> list[Problem]:
     ]
     sets = ("svhn", "textures", "places", "cifar100")
     whole = [Problem(f"CIFAR-10 {ood}", partial(cifar10, ood=ood, half=False), quick=False) for ood in sets]
-    half = [Problem(f"CIFAR-10 half, {ood}", partial(cifar10, ood=ood, half=True), quick=False) for ood in sets]
-    return [*quick, *whole, *half]
+    half = Problem("CIFAR-10 half, places", partial(cifar10, ood="places", half=True), quick=False)
+    return [*quick, *whole, half]
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------------

@@ -13,10 +13,13 @@ needs another directory. The rows:
   post-hoc, best  the one with the lowest FPR95 on the data it is measured on: hindsight, no method
   OE, logistic    100 steps with the learning rate of `Woods()`; the last epoch is kept
   algorithm1, as_published
-                  1,000 steps (on CIFAR-10 200) with the published rate and batches; the last epoch is kept
+                  1,000 steps (on CIFAR-10 100) with the published rate and batches; the last epoch is kept
   WOODS-alt       `fit` with all defaults but the method
   Woods()         `fit` with all defaults
   ceiling         the same, with the unknown examples of the wild data alone as wild data: it has OOD labels
+
+and, if they are asked for, "400 fresh" and "2400 fresh": `Woods()` with so many known examples of today as `fresh` (of the
+problems with drift, whose name has "next day").
 """
 
 import argparse
@@ -58,6 +61,7 @@ SCORES: tuple[Callable[[], Score], ...] = (
     wildood.Vim,
 )
 POSTHOC = ("start", "post-hoc, wild", "post-hoc, best")
+FRESH = {"400 fresh": 400, "2400 fresh": 2400}
 ROWS = (*POSTHOC, "OE", "logistic energy", "algorithm1", "as_published", "WOODS-alt", "Woods()", "ceiling")
 
 
@@ -107,7 +111,7 @@ def posthoc_rows(habitat: Habitat) -> dict[str, Result]:
 def trained_row(row: str, habitat: Habitat, seed: int, *, quick: bool) -> Result:
     """The detector of a method."""
     shortest = Schedule().fixed()
-    published = replace(Schedule.as_published(), epochs=None, steps=1000 if quick else 200)
+    published = replace(Schedule.as_published(), epochs=None, steps=1000 if quick else 100)
     methods: dict[str, tuple[Method, dict[str, Any]]] = {
         "OE": (OutlierExposure(), {"schedule": shortest, "keep": "last"}),
         "logistic energy": (EnergyLogistic(), {"schedule": shortest, "keep": "last"}),
@@ -116,6 +120,7 @@ def trained_row(row: str, habitat: Habitat, seed: int, *, quick: bool) -> Result
         "WOODS-alt": (WoodsAlt(), {}),
         "Woods()": (Woods(), {}),
         "ceiling": (Woods(), {}),
+        **{name: (Woods(), {"fresh": habitat.fresh[0][:count]}) for name, count in FRESH.items()},
     }
     method, settings = methods[row]
     wild = habitat.wild_ood if row == "ceiling" else habitat.wild
@@ -210,7 +215,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--part", choices=["validation", "test"], default="validation")
     parser.add_argument("--problems", nargs="+", default=[""], help="parts of names, such as NSL or 'CIFAR-10 half'")
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--rows", nargs="+", choices=[*ROWS, *FRESH], default=list(ROWS))
     parser.add_argument("--pi", type=float, nargs="+")
     parser.add_argument("--seeds", type=int, nargs="+")
     parser.add_argument("--workers", type=int, default=2)
