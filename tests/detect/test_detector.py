@@ -175,7 +175,7 @@ def test_calibrate_takes_holdouts_of_every_form(woods, toy):
 
 def test_the_holdout_that_chose_the_epoch_can_promise_nothing_more(chosen, toy):
     before = chosen.threshold, chosen.promise
-    with pytest.raises(InputError, match="half of this holdout chose the epoch"):
+    with pytest.raises(InputError, match="a part of this holdout chose the epoch"):
         chosen.calibrate(toy.holdout, 0.1)
     assert (chosen.threshold, chosen.promise) == before
     assert chosen.calibrate(toy.holdout, 0.1, unseen=False).promise.unseen is False
@@ -409,7 +409,7 @@ def test_what_a_fit_was_given_is_refused(detector, toy, pair_form, tmp_path):
     for name, (x, y) in (("labelled", toy.labelled), ("wild", wild)):
         with pytest.raises(InputError, match=f"these examples were the detector's {name} data, so they promise nothing"):
             detector.calibrate(pair_form(x, y, tmp_path), 0.1)
-    with pytest.raises(InputError, match="half of this holdout chose the epoch"):
+    with pytest.raises(InputError, match="a part of this holdout chose the epoch"):
         detector.calibrate(pair_form(*toy.holdout, tmp_path), 0.1)
     assert (detector.threshold, detector.promise) == before
 
@@ -448,7 +448,7 @@ def test_what_a_score_was_fitted_or_chosen_on_is_refused(trained, toy, pair_form
         labels = np.zeros(len(x), np.int64) if y is None else y
         with pytest.raises(InputError, match=f"{name} data"):
             detector.calibrate(pair_form(x, labels, tmp_path), 0.1)
-    with pytest.raises(InputError, match="half of this holdout chose"):
+    with pytest.raises(InputError, match="a part of this holdout chose"):
         detector.calibrate(pair_form(*toy.holdout, tmp_path), 0.1)
 
 

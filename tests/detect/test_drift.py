@@ -53,7 +53,15 @@ def test_where_known_data_has_changed_a_third_of_the_holdout_trains_and_fit_says
     assert detector.record["drift"]["found"]
     assert detector.promise.examples == 300
     assert "the classifier scores labelled and the holdout differently" in caplog.text
-    assert "as fresh= (--fresh), would help" in caplog.text
+    assert "known examples of today as fresh= (--fresh) would help" in caplog.text
+
+
+def test_a_small_holdout_is_tested_but_does_not_train(caplog):
+    with caplog.at_level(logging.INFO, logger="wildood"):
+        detector = fit(**habitat(0.7) | {"holdout": known(300, 2, 0.7), "verbose": True})
+    assert detector.record["drift"]["found"]
+    assert detector.promise.examples == 150
+    assert "The holdout is too small to train on a part of it: give known examples of today as fresh=" in caplog.text
 
 
 def test_a_holdout_that_is_not_like_traffic_does_not_train():

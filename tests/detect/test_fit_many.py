@@ -87,7 +87,7 @@ def test_many_fits_are_those_of_fit_and_the_best_is_one_of_them(model, parts, tm
     assert made.ranking.holdout == 67  # a third; of the others one half sets the thresholds
     assert made.best.promise.examples == 66
     assert {path.name for path in tmp_path.iterdir()} == {*made.detectors, "run.json"}
-    whole = r"half of this holdout chose the epoch"
+    whole = r"a part of this holdout chose the epoch"
     with pytest.raises(InputError, match=whole):
         made.best.calibrate(data["holdout"])
     with pytest.raises(InputError, match="these examples were the detector's wild data"):

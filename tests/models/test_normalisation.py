@@ -59,19 +59,20 @@ def test_outputs_gradients_and_running_statistics_are_those_of_the_labelled_exam
     assert int(norm.num_batches_tracked) == 1
 
 
-def test_a_layer_that_sees_several_rows_of_each_example_uses_those_of_the_labelled_ones():
-    norm, tokens = nn.BatchNorm1d(2), torch.randn(5, 3, 2)
+@pytest.mark.parametrize("rows", [3, 15])  # pooled, or tokens, which may be in any order
+def test_a_layer_whose_rows_are_not_those_of_the_examples_normalises_by_running_statistics(rows):
+    norm, x = nn.BatchNorm1d(2), 10 + torch.randn(rows, 2)
     with normalised_by_labelled(norm, labelled=2, total=5):
-        found = norm(tokens.reshape(15, 2))
-    assert torch.allclose(found, by_hand(norm, tokens.reshape(15, 2), 6), atol=1e-5)
-
-
-def test_a_layer_whose_rows_are_not_those_of_the_examples_normalises_by_running_statistics():
-    norm, pooled = nn.BatchNorm1d(2), 10 + torch.randn(3, 2)
-    with normalised_by_labelled(norm, labelled=2, total=5):
-        found = norm(pooled)
-    assert torch.allclose(found, norm.eval()(pooled))
+        found = norm(x)
+    assert torch.allclose(found, norm.eval()(x))
     assert torch.equal(norm.running_mean, torch.zeros(2))
+
+
+def test_a_layer_without_running_statistics_then_normalises_by_all_rows():
+    norm, tokens = nn.BatchNorm1d(2, track_running_stats=False), torch.randn(15, 2)
+    with normalised_by_labelled(norm, labelled=2, total=5):
+        found = norm(tokens)
+    assert torch.allclose(found, norm(tokens))
 
 
 def test_layers_in_evaluation_mode_and_layers_of_ones_own_keep_their_statistics_and_all_are_as_they_were_afterwards():

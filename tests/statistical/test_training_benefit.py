@@ -27,7 +27,9 @@ def helped(rng, holdout, wild, correlation, pi=0.0, shift=0.0):
 
 @pytest.mark.parametrize("pi", [0.0, 0.2])
 @pytest.mark.parametrize("correlation", [0.5, 0.95])
-@pytest.mark.parametrize(("holdout", "wild"), [(19, 50), (25, 50), (60, 100), (100, 250), (750, 500)])
+@pytest.mark.parametrize(
+    ("holdout", "wild"), [(19, 50), (19, 1000), (25, 50), (40, 1000), (60, 100), (100, 250), (750, 500)]
+)
 def test_two_equally_good_detectors_are_seldom_told_apart(holdout, wild, correlation, pi, assert_at_most):
     rng = np.random.default_rng(0)
     assert_at_most([helped(rng, holdout, wild, correlation, pi) for _ in range(DRAWS)], 1 - CONFIDENCE)

@@ -236,7 +236,7 @@ def test_one_readable_line_for_each_epoch_through_logging(caplog):
     legend, *lines = caplog.messages
     assert legend == "each constraint must become <= 0; λ is its multiplier, β its penalty"
     assert len(lines) == 2
-    for part in ("epoch 2/2", "wild 0.", "false_alarm", "classification", "λ", "β", "w -", "images/s", "0:00 left"):
+    for part in ("epoch 2/2", "wild 0.", "false_alarm", "classification", "λ", "β", "w -", "examples/s", "0:00 left"):
         assert part in lines[1]
 
 

@@ -209,7 +209,7 @@ def clock(monkeypatch):
 def test_the_step_that_exceeds_the_minutes_is_the_last_one(clock, schedule, minutes, last):
     limited = Schedule(schedule.steps, schedule.epochs, minutes, batch=8)
     history = train(objective(), LABELLED, WILD, limited, 7, callbacks=[clock(500.0)]).history
-    assert [row["step"] for row in history] == [0, last] if last < 5 or limited.epochs is None else [0, 5, last]
+    assert [row["step"] for row in history] == ([0, last] if last < 5 or limited.epochs is None else [0, 5, last])
     assert {"wild_loss", "false_alarm"} <= history[-1].keys()
 
 
@@ -319,7 +319,7 @@ def test_an_experiment_says_how_many_steps_it_takes_unless_it_ends_by_itself(cha
 
 @pytest.mark.parametrize(
     ("schedule", "ends"),
-    [(BY_ITSELF, [("step 25", "images/s"), ("step 35", "images/s")]), (Schedule(30, batch=8), [("step 25", "left")])],
+    [(BY_ITSELF, [("step 25", "examples/s"), ("step 35", "examples/s")]), (Schedule(30, batch=8), [("step 25", "left")])],
 )
 def test_lines_of_a_run_that_ends_by_itself_promise_no_end(schedule, ends, caplog):
     with caplog.at_level(logging.INFO, logger="wildood"):

@@ -53,7 +53,7 @@ class FitOptions(TrainingOptions):
         confidence: guarantee the false-alarm rate with this probability over the draw of the holdout, instead of on average.
         by_class: a threshold for each predicted class, so that no class bears all false alarms.
         grid: train with each of these values, or each combination, as in weight=0.1,0.5,1; keep the one that accepts the
-            least wild data (needs --holdout, of which a third each ranks, chooses epochs and sets the threshold).
+            least wild data (needs --holdout: a third of it ranks, the rest chooses epochs and sets the threshold).
         keep: the best epoch by wild acceptance on data set aside, or the start where none is shown to help; or the last.
         allow_duplicates: equal examples in the holdout and in training data are no leak, because inputs repeat by nature.
     """

@@ -22,7 +22,9 @@ START_SCORES = {
     "Knn": "KNN score",
     "Mahalanobis": "Mahalanobis score",
 }
-LABELLED_SAMPLE = 1000  # labelled examples, at most, that show whether the threshold rejects most of them
+SAMPLE = 1000  # labelled and fresh examples, at most, that show how many of them the threshold rejects
+UNLIKE_FRESH = 0.25  # of fresh examples rejected: more show that the holdout is not like them
+UNLIKE_WILD = 0.5  # of wild examples rejected: more show that, or that most are unknown
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Assessment:
     trained_on: int = 0  # wild examples of the training that were scored; 0 where the start is deployed
     rejected_of_trained: float = 0.0  # the share of these that the detector rejects
     rejected_of_labelled: float = 0.0  # the share of some labelled examples that the detector rejects
+    rejected_of_fresh: float = 0.0  # the share of some fresh examples that the detector rejects
     start_score: str = "EnergyScore"  # of the start: the best post-hoc score that was shown to beat its energy
     like_labelled: bool = False  # known traffic is like labelled data and not like the holdout
 
@@ -57,12 +60,28 @@ class Assessment:
         if self.rejected_of_labelled > 0.5:
             share = f"{100 * self.rejected_of_labelled:.0f} %"
             return [f"the threshold rejects {share} of labelled: is the holdout scaled or preprocessed otherwise?"]
-        every = (self._no_benefit(), self._nothing_unknown(), self._memorised(), self._like_labelled())
+        every = (
+            self._holdout_unlike_traffic(),
+            self._no_benefit(),
+            self._nothing_unknown(),
+            self._memorised(),
+            self._like_labelled(),
+        )
         return [text for text in every if text]
 
     def record(self) -> dict[str, Any]:
         """JSON-ready data."""
         return {**asdict(self), "helped": self.helped, "warnings": self.warnings}
+
+    def _holdout_unlike_traffic(self) -> str:
+        """Where the threshold, which the holdout set, rejects most of today's data."""
+        remedy = "known data has changed since the holdout, or is scaled otherwise: give a holdout of today's known data"
+        if self.rejected_of_fresh > UNLIKE_FRESH:
+            return f"the threshold rejects {100 * self.rejected_of_fresh:.0f} % of fresh: {remedy}"
+        if self.rejected > UNLIKE_WILD and self.examples == "wild":
+            share = f"{100 * self.rejected:.0f} % of the {self.aside} wild examples set aside"
+            return f"the threshold rejects {share}: unless most of these are unknown, {remedy}"
+        return ""
 
     def _no_benefit(self) -> str:
         if self.helped:
@@ -76,7 +95,8 @@ class Assessment:
         if self.benefit is None:
             return (
                 f"no epoch accepted less {self.examples} data than the start without losing more than half a point of "
-                f"accuracy: the start is deployed with its {self._start_name}; try more data, or a smaller lr"
+                f"accuracy: the start is deployed with its {self._start_name}; try to train longer, as with "
+                "schedule=Schedule(steps=1000) (--steps 1000), or more wild data"
             )
         trained, start = 100 * self.benefit.trained, 100 * self.benefit.start
         if not self.start_kept:
@@ -101,7 +121,7 @@ class Assessment:
         return START_SCORES[self.start_score]
 
     def _nothing_unknown(self) -> str:
-        if self.nothing_unknown <= 1 - CONFIDENCE or self._found_nothing:
+        if self.nothing_unknown <= 1 - CONFIDENCE or self.helped or self._found_nothing:
             return ""
         return (
             f"nothing unknown was shown in the {self.aside} {self.examples} examples set aside (p = "
@@ -148,8 +168,7 @@ def training_benefit(start: Baseline, trained: tuple[Classifier, Score], data: F
     classifier, score = trained
     known, wild = (score_all(classifier, source, score)[0] for source in (data.selection, data.wild_aside))
     comparison = compare_acceptance(start.aside, (known, wild), alpha)
-    # Where the holdout is not like known traffic, it cannot tell whether that holds unknowns.
-    return comparison if start.like_labelled else replace(comparison, nothing_unknown=share_p_value(known, wild))
+    return replace(comparison, nothing_unknown=share_p_value(known, wild))
 
 
 def assess(
@@ -182,7 +201,8 @@ def assess(
         nothing_unknown=share_p_value(detector.holdout_scores, scores),
         trained_on=0 if trained_on is None else len(trained_on),
         rejected_of_trained=rejected(trained_on),
-        rejected_of_labelled=rejected(subsample(data.labelled, LABELLED_SAMPLE, seed)),
+        rejected_of_labelled=rejected(subsample(data.labelled, SAMPLE, seed)),
+        rejected_of_fresh=rejected(None if data.fresh is None else subsample(data.fresh, SAMPLE, seed)),
         start_score=start_score,
         like_labelled=like_labelled,
     )

@@ -21,7 +21,7 @@ from wildood.scores.knn import Knn
 from wildood.scores.mahalanobis import Mahalanobis
 from wildood.scores.max_softmax import MaxSoftmax
 from wildood.scores.score import Score, score_all
-from wildood.train.distributed import broadcast
+from wildood.train.distributed import broadcast, training_device
 
 CONFIDENCE = 0.95  # that a score beats the energy
 FITTED_ON = 10_000  # labelled examples, at most, that a score is fitted on: more would make KNN slow and large
@@ -50,10 +50,10 @@ def best_start(
     """
     assert data.wild_aside is not None  # noqa: S101 - the caller has checked
     try:
-        start, _ = copy_classifier(model, data.labelled, spec, None, uses_features=True)
+        start, _ = copy_classifier(model, data.labelled, spec, None, uses_features=True, choose_device=training_device)
         candidates: list[Score] = [MaxSoftmax(), Knn(), Mahalanobis(epsilon=0.0)]
     except InputError:  # a model without features
-        start, _ = copy_classifier(model, data.labelled, spec, None, uses_features=False)
+        start, _ = copy_classifier(model, data.labelled, spec, None, uses_features=False, choose_device=training_device)
         candidates = [MaxSoftmax()]
     candidates = [] if only_energy else candidates
     known = subsample(data.labelled, FITTED_ON if candidates else 1, seed)

@@ -272,8 +272,8 @@ class Detector:
         role = role_of(self.record, source)
         if role == "holdout" and "chosen_by" in self.record:
             raise InputError(
-                "half of this holdout chose the epoch or a setting, so the whole of it promises nothing: "
-                "calibrate(alpha=...) uses the other half; or give other examples"
+                "a part of this holdout chose the epoch or a setting, so the whole of it promises nothing: "
+                "calibrate(alpha=...) uses the other part; or give other examples"
             )
         if role not in {"", "holdout", "threshold"}:
             raise InputError(
@@ -367,8 +367,9 @@ def _ties(scores: Scores, classes: Classes, promise: Promise) -> str:
 
 
 def warnings_of(record: Mapping[str, Any]) -> list[str]:
-    """The warnings in a detector's record: of its assessment, and of accuracy lost, uniform outputs and tied scores."""
-    more = [record[name] for name in ("accuracy_lost", "uniform", "ties") if name in record]
+    """The warnings in a detector's record: of its assessment, and of what was found about its data, model and threshold."""
+    names = ("low_accuracy", "holdout_accuracy", "missing_classes", "accuracy_lost", "uniform", "ties", "not_by_class")
+    more = [record[name] for name in names if name in record]
     return [*record.get("assessment", {}).get("warnings", []), *more]
 
 

@@ -72,15 +72,18 @@ def measure_drift(classifier: Classifier, start: Start, data: FitSplit) -> Drift
         wild = _energies(classifier, data.wild_aside)
         drift = Drift(drift.p_value, len(today), traffic_is_like_labelled(labelled, known, wild))
     if drift.found:
-        given = data.fresh is not None
-        logger.info(
+        if data.fresh is not None:
+            remedy = "Half of the ID examples in training are fresh ones"
+        elif data.may_train:
+            remedy = "A third of the holdout takes part in training: known examples of today as fresh= (--fresh) would help"
+        else:
+            remedy = "The holdout is too small to train on a part of it: give known examples of today as fresh= (--fresh)"
+        logger.warning(
             "the classifier scores labelled and %s differently (p = %.1g): known data has changed, or the classifier has "
-            "memorised labelled. %s: more known examples of today, as fresh= (--fresh), would help",
-            "fresh" if given else "the holdout",
+            "memorised labelled. %s",
+            "the holdout" if data.fresh is None else "fresh",
             drift.p_value,
-            "Half of the ID examples in training are fresh ones"
-            if given
-            else "A third of the holdout takes part in training",
+            remedy,
         )
     return drift
 

@@ -16,7 +16,7 @@ from wildood.data.wild import Wild, as_wild
 from wildood.detect.detector import Detector
 from wildood.detect.fit import fit
 from wildood.detect.pretrain import check_schedule
-from wildood.detect.split import ASIDE, check_overlap, check_seed, fresh_source
+from wildood.detect.split import ASIDE, check_fresh, check_overlap, check_seed, fresh_source
 from wildood.errors import CheckpointError, InputError
 from wildood.evaluate.ranking import Candidate, Ranking, rank_candidates
 from wildood.evaluate.thresholds import check_alpha, confidence_text, examples_needed
@@ -131,6 +131,7 @@ def fit_many(
     settings = {**settings, "alpha": check_alpha(alphas.pop())}
     for method in methods:  # now, not after the methods before it have trained
         check_schedule(settings.get("schedule"), method.schedule(), has_wild_aside=method.uses_wild)
+        check_fresh(settings.get("fresh"), method)
     known, unseen = labelled_and_holdout(labelled, holdout)
     assert unseen is not None  # noqa: S101 - there is a holdout
     traffic: Wild = as_wild(wild)
@@ -179,7 +180,7 @@ def _check_thirds(count: int, alpha: float, confidence: float | None) -> None:
     in_all = next(total for total in itertools.count(3 * needed) if smallest_part(total) >= needed)
     if count < in_all:
         raise InputError(
-            f"the holdout has {count} examples, of which a third ranks, a third chooses each method's epoch and a third "
+            f"the holdout has {count} examples, of which a third ranks, and the rest chooses each method's epoch and "
             f"sets the thresholds; a false-alarm rate of {alpha}{confidence_text(confidence)} needs {needed} in each: give "
             f"{in_all} in all, or a larger alpha (--alpha)"
         )

@@ -19,6 +19,7 @@ from wildood.models.features import FeatureTap
 from wildood.train.progress import progress_bar
 
 Features = npt.NDArray[np.float32]
+MOST_WILD = 100_000  # wild examples whose features are computed, at most: seldom does a training read more
 LAYER = "0"  # the name of the last layer where it is the whole model
 
 
@@ -48,7 +49,7 @@ def freeze(classifier: Classifier, data: FitSplit, schedule: Schedule, seed: int
     pools = () if data.wild is None else data.wild.pools
     _, steps = schedule.length(len(data.labelled), [len(pool) for pool in pools])
     least = len(data.labelled) if schedule.epoch == "shortest" else 0  # fewer would make an epoch shorter
-    most = max(steps * schedule.batch, least)
+    most = max(min(steps * schedule.batch, MOST_WILD), least)
 
     def labelled(source: Source) -> ArraySource:
         return ArraySource(features_of(classifier, source), all_labels(source))

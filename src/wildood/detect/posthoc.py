@@ -178,15 +178,14 @@ def choose_score(
     return candidates[int(np.argmin(values))], {"by": by, "tried": tried}
 
 
-def warn_of_accuracy(accuracy: float, name: str) -> None:
-    """Warn that a model which is wrong on most examples is no classifier to start from."""
-    if accuracy < 0.5:
-        right = f"{100 * accuracy:.0f} % of {name}"
-        logger.warning(
-            "the model is right on only %s: start from a trained one (pretrain makes one; --weights on the command line), "
-            "and check the labels and the scaling of the inputs",
-            right,
-        )
+def low_accuracy(accuracy: float, name: str) -> str:
+    """That a model which is wrong on most examples is no classifier to start from."""
+    if accuracy >= 0.5:
+        return ""
+    return (
+        f"the model is right on only {100 * accuracy:.0f} % of {name}: start from a trained one (pretrain makes one; "
+        "--weights on the command line), and check the labels and the scaling of the inputs"
+    )
 
 
 def _known_source(score: Score, labelled: Any) -> Source | None:
@@ -222,7 +221,8 @@ def _warn_if_untrained(classifier: Classifier, example: Example, data: dict[str,
             continue
         some = subsample(known, ACCURACY_SAMPLE, seed)
         predicted = each_output(classifier, some, lambda outputs: outputs.logits.argmax(1))
-        warn_of_accuracy(float((predicted == all_labels(some)).double().mean()), name)
+        if text := low_accuracy(float((predicted == all_labels(some)).double().mean()), name):
+            logger.warning("%s", text)
         return
 
 

@@ -15,6 +15,7 @@ from wildood.data.wild import MOST_ASIDE, Wild, WildMixture, as_wild
 from wildood.detect.detector import Example
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import confidence_text, examples_needed
+from wildood.methods.objective import Method
 from wildood.methods.schedule import Schedule
 from wildood.settings import check_integer
 from wildood.train.progress import logger
@@ -39,6 +40,7 @@ class FitSplit(NamedTuple):
     unlabelled: dict[str, str]  # fingerprints without labels, where they differ
     caveat: str = ""  # of the promise
     fresh: Source | None = None  # ID examples as they come now: false alarms are measured on them, too
+    missing_classes: str = ""  # of the holdout, as a warning
     may_train: bool = False  # whether `selection` is large enough that half of it may become `fresh`
 
     def with_fresh(self, seed: int) -> "FitSplit":
@@ -85,9 +87,9 @@ def split_for_fit(
     traffic = None if wild is None else as_wild(wild)
     outliers = None if ood is None else unlabelled_source(ood, "ood")
     today = None if fresh is None else fresh_source(labelled, fresh)
-    if today is not None and not uses_wild:
-        raise InputError("fresh examples are for methods that train on wild data: leave fresh= (--fresh) out")
-    _warn_of_missing_classes(known, unseen)
+    missing_classes = _missing_classes(known, unseen)
+    if missing_classes:
+        logger.warning("%s", missing_classes)
     sources: dict[str, Sequence[Source]] = {
         "labelled": [known],
         "wild": () if traffic is None else traffic.pools,
@@ -119,7 +121,9 @@ def split_for_fit(
             logger.warning("only %d wild examples choose the epoch, so it is left to chance: give more wild data", few)
     elif outliers is None and traffic is not None:
         aside = subsample(traffic.whole(seed), MOST_ASIDE, seed)
-    parts = FitSplit(known, trained_on, aside, unseen, unseen, example, fingerprints, unlabelled, caveat, today)
+    parts = FitSplit(
+        known, trained_on, aside, unseen, unseen, example, fingerprints, unlabelled, caveat, today, missing_classes
+    )
     if keep == "best" and in_thirds:
         rest, third = split(len(unseen), 1 / 3, generator(seed, "holdout"))
         return parts._replace(selection=Part(unseen, rest), threshold=Part(unseen, third), may_train=True)
@@ -127,6 +131,12 @@ def split_for_fit(
         return parts.with_selection(alpha, confidence, seed, instead="keep='last' (--keep last)")
     check_holdout_size(len(unseen), alpha, confidence)
     return parts
+
+
+def check_fresh(fresh: Any, method: Method) -> None:
+    """Refuse fresh examples for a method that has no constraint on them."""
+    if fresh is not None and not method.uses_wild:
+        raise InputError("fresh examples are for methods that train on wild data: leave fresh= (--fresh) out")
 
 
 def fresh_source(labelled: Any, fresh: Any) -> Source:
@@ -253,16 +263,17 @@ def _warn_of_shared(name: str, overlap: Overlap, other_name: str, other: Example
         logger.warning("%s are in %s, too%s: the same data twice?", counts, other_name, read)
 
 
-def _warn_of_missing_classes(labelled: Source, holdout: Source | None) -> None:
+def _missing_classes(labelled: Source, holdout: Source | None) -> str:
+    """Which classes of labelled the holdout has no example of."""
     if not isinstance(labelled, ArraySource) or not isinstance(holdout, ArraySource):
-        return
+        return ""
     missing = np.setdiff1d(np.asarray(labelled.labels), np.asarray(holdout.labels))
-    if len(missing):
-        names = labelled.classes if isinstance(labelled, Images) and labelled.classes else ()
-        such = f"{len(missing)}, such as {names[missing[0]] if names else missing[0]}"
-        logger.warning(
-            "classes of labelled that are not in the holdout: %s; the promise is about data like the holdout", such
-        )
+    if not len(missing):
+        return ""
+    names = labelled.classes if isinstance(labelled, Images) and labelled.classes else ()
+    one = f"class {names[missing[0]] if names else missing[0]}"
+    which = f"{one} is" if len(missing) == 1 else f"{len(missing)} classes, such as {one}, are"
+    return f"{which} in labelled but not in the holdout: the promise is about data like the holdout"
 
 
 def _example_of_all(sources: Sources, spec: InputSpec | None) -> Example:

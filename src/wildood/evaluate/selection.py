@@ -114,7 +114,7 @@ class Comparison:
         trained: the acceptance of the trained detector.
         error: the standard error of their difference.
         wild: the number of wild examples.
-        tail: alpha times the number of ID examples, those that may be rejected: the degrees of freedom of the error.
+        tail: alpha times the number of ID examples: those that may be rejected. The error has one degree of freedom less.
         nothing_unknown: the p-value of the hypothesis that no wild example is unknown, by the trained detector; 0 if it was
             not tested.
     """
@@ -132,9 +132,13 @@ class Comparison:
         return self.is_shown(CONFIDENCE)
 
     def is_shown(self, confidence: float, candidates: int = 1) -> bool:
-        """The same at another confidence, and of several candidates, which share the error."""
+        """The same at another confidence, and of several candidates, which share the error.
+
+        Nothing is shown where at most one ID example may be rejected: the error is then not known.
+        """
         level = 1 - (1 - confidence) / candidates
-        return self.start - self.trained > float(stdtrit(max(1.0, self.tail), level)) * self.error
+        freedom = self.tail - 1
+        return freedom > 0 and self.start - self.trained > float(stdtrit(freedom, level)) * self.error
 
     @property
     def is_larger_than_its_error(self) -> bool:

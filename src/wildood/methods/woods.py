@@ -221,7 +221,9 @@ class EnergyLogit(nn.Module):
         self.bias = nn.Parameter(torch.tensor(b))
 
     @classmethod
-    def from_start(cls, how: LogitStart, start: Start, alpha: float) -> Self:
+    def from_start(
+        cls, how: LogitStart, start: Start, alpha: float, loss: Callable[[Tensor], Tensor] = torch.sigmoid
+    ) -> Self:
         """Where w and b start, as `Woods.logit_start` describes it.
 
         A confident network has a large S; at w = -1, b = 0 every sigmoid would be saturated and nothing would be learned.
@@ -231,7 +233,7 @@ class EnergyLogit(nn.Module):
             return cls(w, b, signed=True) if how == "random_signed" else cls(-abs(w), b)
         sums = start.logsumexp.double()
         if how == "constraint":
-            return cls(-2 / start.spread, _bias_that_meets(alpha, -2 / start.spread * sums))
+            return cls(-2 / start.spread, _bias_that_meets(alpha, -2 / start.spread * sums, loss))
         return cls(w=-1 / start.spread, b=start.quantile / start.spread)
 
     @property
@@ -244,12 +246,12 @@ class EnergyLogit(nn.Module):
         return -self.w * energy(logits) + self.bias
 
 
-def _bias_that_meets(alpha: float, z: Tensor) -> float:
-    """The b at which mean σ(z + b) = alpha, by bisection."""
-    low, high = (math.log(alpha / (1 - alpha)) - float(end) for end in (z.max(), z.min()))
-    for _ in range(60):
+def _bias_that_meets(alpha: float, z: Tensor, loss: Callable[[Tensor], Tensor]) -> float:
+    """The b at which the mean loss of z + b is alpha, by bisection: at the ends, no and every z is well above 0."""
+    low, high = -50 - float(z.max()), 50 - float(z.min())
+    for _ in range(80):
         middle = (low + high) / 2
-        low, high = (low, middle) if float(torch.sigmoid(z + middle).mean()) > alpha else (middle, high)
+        low, high = (low, middle) if float(loss(z + middle).mean()) > alpha else (middle, high)
     return low
 
 
@@ -267,7 +269,8 @@ class WoodsObjective(Objective):
         super().__init__(classifier, EnergyScore(), method.duals(), layer)
         self.alpha, self.tau, self.decay_logit = method.alpha, method.tau_from(start), method.decay_logit
         self.false_alarm_loss = FALSE_ALARM_LOSSES[method.false_alarm_loss]
-        self.logit = EnergyLogit.from_start(method.logit_start, start, method.alpha).to(classifier.device)
+        logit = EnergyLogit.from_start(method.logit_start, start, method.alpha, self.false_alarm_loss)
+        self.logit = logit.to(classifier.device)
         self.distillation = Distillation(classifier, method.distillation) if method.distillation else None
         self.derived = {"tau": self.tau, **{name: getattr(method, name) for name in DERIVED}}
 

@@ -49,11 +49,15 @@ def normalised_by_labelled(model: nn.Module, labelled: int, total: int) -> Itera
 
 
 def _forward(layer: _BatchNorm, labelled: int, total: int, x: Tensor) -> Tensor:
-    """BatchNorm with the statistics of the labelled examples; with running ones if `x` has no rows for each example."""
-    rows, rest = divmod(len(x), total)  # a layer may see several rows of each example, such as tokens
-    if rest and layer.running_mean is not None:
+    """BatchNorm with the statistics of the labelled examples, if there is a row for each example.
+
+    Otherwise, as for tokens, rows may be in any order: it normalises by running statistics, or by all rows if it has none.
+    """
+    if len(x) != total:
+        if layer.running_mean is None:
+            return type(layer).forward(layer, x)
         return F.batch_norm(x, layer.running_mean, layer.running_var, layer.weight, layer.bias, eps=layer.eps)
-    known = x[: labelled * rows]
+    known = x[:labelled]
     with torch.no_grad():
         type(layer).forward(layer, known)  # for the running statistics
     variance, mean = torch.var_mean(known.float(), [0, *range(2, x.ndim)], correction=0)

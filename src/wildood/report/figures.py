@@ -77,6 +77,11 @@ _SETTINGS: dict[Any, Any] = {
     "legend.frameon": False,
     "legend.fontsize": SMALL_TEXT,
 }
+CONSTRAINT_NAMES = {  # by `Woods.false_alarm_loss`: what the constraint on false alarms averages
+    "sigmoid": "soft false-alarm rate",
+    "logistic": "mean of log(1 + exp(z))",
+    "hinge": "mean hinge, max(1 + g, 0)",
+}
 
 
 def plots_installed() -> bool:
@@ -311,11 +316,11 @@ def over_pi(name: str, curves: Sequence[Curve], level: tuple[str, float] | None 
     return drawn.svg
 
 
-def constraint_of_runs(name: str, histories: Sequence[Sequence[Row]], tolerance: float) -> Markup:
+def constraint_of_runs(name: str, histories: Sequence[Sequence[Row]], tolerance: float, quantity: str) -> Markup:
     """The ID constraint over the epochs of several runs, thin, and their mean: Figure 2, right."""
     count = len(histories)
     says = f"The ID constraint over the epochs of {count} runs, with the tolerance"
-    with drawing(name, says, x="epoch", y="soft false-alarm rate - α") as (axes, drawn):
+    with drawing(name, says, x="epoch", y=f"{quantity} - α") as (axes, drawn):
         for number, history in enumerate(histories):
             label = "each run" if number == 0 and count > 1 else None
             axes.plot(*_column(history, "false_alarm", "epoch"), color=FAINT, linewidth=0.6, alpha=0.7, label=label)

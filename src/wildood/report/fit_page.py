@@ -19,12 +19,6 @@ CONFIDENCE = 0.95  # of the interval of the headline
 MOST_EXAMPLES = 2000  # of each kind that a page scores
 Examples = npt.NDArray[Any]
 
-FALSE_ALARM_LOSSES = {
-    "sigmoid": "soft false-alarm rate",
-    "logistic": "mean of log(1 + exp(z))",
-    "hinge": "mean hinge, max(1 + g, 0)",
-}
-
 
 class _Answers(NamedTuple):
     """What a detector says of wild and of known examples: scores, classes and rejections, and the threshold to draw."""
@@ -89,7 +83,7 @@ def fit_page(
         wild_count=len(wild),
         known_count=len(x),
         known_name=name,
-        holdout_trained=record.get("drift", {}).get("found", False) and "fresh" not in record["data"],
+        holdout_trained=_holdout_trained(record),
         rejected=Table(columns, rows),
         histograms=drawn,
         galleries=_galleries(detector, after, wild, x, y),
@@ -97,6 +91,12 @@ def fit_page(
         settings=settings,
         **training(detector.history, record),
     )
+
+
+def _holdout_trained(record: Mapping[str, Any]) -> bool:
+    """Whether a part of the holdout has trained the detector that is deployed."""
+    from_holdout = record.get("drift", {}).get("found", False) and "fresh" not in record["data"]
+    return from_holdout and not record.get("assessment", {}).get("start_kept", False)
 
 
 def training(history: Sequence[History], record: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def training(history: Sequence[History], record: Mapping[str, Any]) -> dict[str,
     drawn: dict[str, Any] = {}
     if "lambda_false_alarm" in last:
         loss = method.get("false_alarm_loss", "sigmoid" if method["name"] == "Woods" else "hinge")
-        drawn["constraint"] = figures.constraint("constraint", history, method["alpha"], FALSE_ALARM_LOSSES[loss])
+        drawn["constraint"] = figures.constraint("constraint", history, method["alpha"], figures.CONSTRAINT_NAMES[loss])
         drawn["classification"] = figures.classification("classification", history)
         drawn["multipliers"] = figures.multipliers("multipliers", history)
     elif "loss" in last:  # one figure for each stage; 0 if there are no stages

@@ -13,7 +13,7 @@ from wildood.errors import InputError
 from wildood.experiments.experiment import Experiment
 from wildood.experiments.store import SCORES, Failure, Result, RunStore, Scores
 from wildood.experiments.tables import ResultsTable, TableRow, id_title, method_title, paper_set, result_tables, set_title
-from wildood.report.figures import Curve, Point, constraint_of_runs, over_pi
+from wildood.report.figures import CONSTRAINT_NAMES, Curve, Point, constraint_of_runs, over_pi
 from wildood.report.page import generator, render
 from wildood.report.results_table import paper_table, results_table, table_title
 from wildood.report.run_page import ScoreFigure, fpr95_text, run_title, score_figure
@@ -171,8 +171,9 @@ def constraint_figures(runs: Runs) -> list[ConstraintFigure]:
         in_row = [runs.by_name[name] for name in row.runs] if row else []
         histories = [run.history for run in in_row if any({"epoch", "false_alarm"} <= each.keys() for each in run.history)]
         if row and histories:
-            tolerance = float(in_row[0].experiment.settings["tol"])
-            svg = constraint_of_runs(f"constraint-{number}", histories, tolerance)
+            settings = in_row[0].experiment.settings
+            quantity = CONSTRAINT_NAMES[settings["false_alarm_loss"]]
+            svg = constraint_of_runs(f"constraint-{number}", histories, float(settings["tol"]), quantity)
             drawn.append(ConstraintFigure(table_title(results), row, svg))
     return drawn
 

@@ -58,10 +58,10 @@ class Batches:
     def draw(self) -> Batch:
         """The next batch, on the classifier's device."""
         device = self._classifier.device
-        raw, labels = self._labelled.gather(self._order.take(self._schedule.batch - self._fresh_count)[self._share])
+        raw, labels = _gather(self._labelled, self._order.take(self._schedule.batch - self._fresh_count)[self._share])
         assert labels is not None  # noqa: S101 - labelled
         if self._fresh is not None and self._fresh_order is not None:
-            more, classes = self._fresh.gather(self._fresh_order.take(self._fresh_count)[self._fresh_share])
+            more, classes = _gather(self._fresh, self._fresh_order.take(self._fresh_count)[self._fresh_share])
             classes = labels.new_full((len(more),), NO_LABEL) if classes is None else classes
             raw, labels = torch.cat([raw, more.to(raw)]), torch.cat([labels, classes.to(labels)])
         wild = None if self._wild is None else self._wild.draw(self._schedule.batch)
@@ -97,6 +97,14 @@ class Batches:
 
     def __exit__(self, *_: object) -> None:
         """Nothing is to be closed."""
+
+
+def _gather(source: Source, indices: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The examples at these indices; of several processes, one may have none of a small share."""
+    if len(indices):
+        return source.gather(indices)
+    raw, labels = source.gather(torch.zeros(1, dtype=torch.int64))
+    return raw[:0], None if labels is None else labels[:0]
 
 
 class Prefetch:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from wildood.train.loop import Training
 
 SECONDS = 10.0  # between two checkpoints, at least
-FORMAT = 11  # of checkpoints: the same settings in another format are another run (10: the mean weights, and the end)
+FORMAT = 11  # of checkpoints: the same settings in another format are another run (11: mean weights without counts)
 
 
 class _Checkpoint(TypedDict):

@@ -38,7 +38,7 @@ def row_line(row: Row, epochs: int | None = None) -> str:
     ...     "beta_false_alarm": 1.0, "w": -0.2, "accuracy": 0.91, "acceptance": 0.87, "images_per_second": 450.0,
     ...     "seconds_left": 75.0}, epochs=3))
     epoch 1/3  step 78  wild 0.810  false_alarm +0.020 (λ 1.10, β 1)  w -0.20  accuracy 91.0 %  accepts 87.0 % of wild
-        450 images/s  1:15 left
+        450 examples/s  1:15 left
     """
     stage = [f"stage {row['stage']:.0f}"] if "stage" in row else []
     epoch = [] if epochs is None else [f"epoch {row['epoch']:.0f}/{epochs}"]
@@ -60,7 +60,7 @@ def row_line(row: Row, epochs: int | None = None) -> str:
     if "acceptance" in row:
         parts.append(f"accepts {row['acceptance']:.1%} of wild".replace("%", " %"))
     if "images_per_second" in row:
-        parts.append(f"{row['images_per_second']:.0f} images/s")
+        parts.append(f"{row['images_per_second']:.0f} examples/s")
     if "seconds_left" in row:
         minutes, seconds = divmod(round(row["seconds_left"]), 60)
         parts.append(f"{minutes}:{seconds:02d} left")

@@ -77,6 +77,21 @@ class AugmentedLagrangian:
                 cap = self.settings.penalty_cap
                 self.penalties[name] = grown if cap is None else max(self.penalties[name], min(grown, cap))
 
+    def is_settled(self, constraints: Mapping[str, Tensor | float], steps: int) -> bool:
+        """Whether no multiplier falls by half in so many steps more, because its constraint c is slack.
+
+        At a solution, a constraint is met exactly or its multiplier is 0. Where a multiplier is still falling, it weighs its
+        constraint more than it should: the model may call everything ID, and learn only when it has fallen.
+
+        >>> lagrangian = AugmentedLagrangian(Duals(multipliers={"c": 0.8}, penalties={"c": 1.0}, rate=0.1))
+        >>> [lagrangian.is_settled({"c": c}, steps=100) for c in (-0.05, -0.01, 0.2)]
+        [False, True, True]
+        """
+        return all(
+            2 * self.settings.rate * -float(c) * steps <= float(self.multipliers[name]) or not self.multipliers[name]
+            for name, c in constraints.items()
+        )
+
     def watch(self) -> dict[str, float]:
         """The multipliers and penalties, for the history."""
         multipliers = {f"lambda_{name}": multiplier.item() for name, multiplier in self.multipliers.items()}

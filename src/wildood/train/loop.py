@@ -42,6 +42,8 @@ class Training:
         wild: wild data, for methods that use it.
         schedule: how long and how fast.
         seed: decides every random draw.
+        fresh: ID examples as they come now, for the constraint on false alarms.
+        fresh_share: their share of the ID examples of a batch.
         callbacks: what else to do, in this order.
         steps: the number of steps so far.
         total: the number of steps in all, unless a callback ends the run before.
@@ -60,6 +62,7 @@ class Training:
         fresh_share: float = 0.5,
     ) -> None:
         self.objective, self.labelled, self.wild, self.schedule, self.seed = objective, labelled, wild, schedule, seed
+        self.fresh, self.fresh_share = fresh, fresh_share
         self.callbacks = list(callbacks)
         self.steps, self.stopped = 0, False
         self.history: list[Row] = []
@@ -127,7 +130,7 @@ class Training:
         self.check_weights()
         constraints = self.epoch_constraints.means()
         if self.schedule.duals == "epoch":
-            constraints = full_constraints(self.objective, self.labelled)
+            constraints = full_constraints(self.objective, self.labelled, self.fresh, self.fresh_share)
             self.lagrangian.check_names(constraints)
             self.lagrangian.ascend(constraints)  # line 7
         self.lagrangian.grow(constraints)  # lines 8 to 13

@@ -16,7 +16,7 @@ from wildood.errors import InputError
 from wildood.evaluate.metrics import Floats
 from wildood.evaluate.selection import Mask
 from wildood.evaluate.thresholds import conformal_threshold
-from wildood.methods.objective import Objective, Start
+from wildood.methods.objective import NO_LABEL, Objective, Start
 from wildood.models.classifier import Classifier, evaluating, forward_all
 from wildood.models.moments import moments_of
 from wildood.scores.score import Score
@@ -84,13 +84,32 @@ class Monitor:
         return Look(row | {"acceptance": float(np.mean(accepted))}, (scores_of_holdout, scores_of_wild), right)
 
 
-def full_constraints(objective: Objective, labelled: Source) -> dict[str, Tensor]:
-    """The constraints on all labelled data, in evaluation mode: line 7 of Algorithm 1 moves the multipliers by them."""
+def full_constraints(
+    objective: Objective, labelled: Source, fresh: Source | None = None, fresh_share: float = 0.5
+) -> dict[str, Tensor]:
+    """The constraints on all labelled data, in evaluation mode: line 7 of Algorithm 1 moves the multipliers by them.
+
+    Fresh examples count as they do in a batch. A constraint that needs classes is NaN where they have none, and is then that
+    of the labelled data.
+    """
+    constraints = _constraints_on(objective, labelled)
+    if fresh is None:
+        return constraints
+    others = _constraints_on(objective, fresh)
+    return {
+        name: torch.where(others[name].isnan(), value, value + fresh_share * (others[name] - value))
+        for name, value in constraints.items()
+    }
+
+
+def _constraints_on(objective: Objective, source: Source) -> dict[str, Tensor]:
     mean = MeanConstraints()
     with evaluating(objective):
-        for outputs, labels in forward_all(objective.classifier, ShardedPass(labelled).part):
-            assert labels is not None  # noqa: S101 - labelled
-            mean.add(objective.constraints(outputs, labels), len(labels))
+        for outputs, labels in forward_all(objective.classifier, ShardedPass(source).part):
+            classes = (
+                outputs.logits.new_full((len(outputs.logits),), NO_LABEL, dtype=torch.int64) if labels is None else labels
+            )
+            mean.add(objective.constraints(outputs, classes), len(classes))
     return _means(mean, objective)
 
 

@@ -16,6 +16,7 @@ from wildood.train.callbacks import Callback
 from wildood.train.distributed import any_process
 from wildood.train.history import Row
 from wildood.train.monitor import Monitor
+from wildood.train.progress import logger
 
 if TYPE_CHECKING:
     from wildood.train.loop import Training
@@ -58,7 +59,10 @@ class SelectEpoch(Callback):
             self.weights = {name: value.detach().clone() for name, value in training.objective.state_dict().items()}
         if self.selection.improved:
             self.improved = training.steps
-        if training.schedule.has_ended(training.steps, self.improved):
+        constraints = {name: row[name] for name in training.lagrangian.multipliers if name in row}
+        settled = training.schedule.duals == "epoch" or training.lagrangian.is_settled(constraints, training.steps)
+        (ended,) = any_process(settled and training.schedule.has_ended(training.steps, self.improved))
+        if ended:
             training.begin_end()
 
     def on_train_end(self, training: "Training") -> None:
@@ -107,6 +111,7 @@ class TimeLimit(Callback):
         if most:
             training.begin_end()
         if all_of_it:
+            logger.info("training stops at step %d: its %g minutes are over", training.steps, minutes)
             training.stop()
 
     def state_dict(self) -> dict[str, Any]:
