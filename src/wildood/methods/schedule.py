@@ -29,9 +29,9 @@ class Schedule:
 
     By default, training ends by itself: when twice as many steps have improved nothing. Data set aside is looked at after
     25, 35, 50, 70, 100 ... steps, each time sqrt(2) times as many. The end begins with the first look, at step 100 or later,
-    that comes after twice the steps of the last improvement, unless a multiplier is still falling: a quarter as many steps
-    follow, in which the learning rate falls. Training takes 100 steps where nothing is set aside to look at, and with a warm-up or another decay, which need a
-    known end.
+    that comes after twice the steps of the last improvement, unless a multiplier is still falling. A quarter as many steps
+    follow, in which the learning rate falls. Training takes 100 steps where nothing is set aside to look at, and with a
+    warm-up or another decay, which need a known end.
 
     Attributes:
         steps: how many steps to train, instead of ending by itself.
