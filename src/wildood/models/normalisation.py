@@ -49,9 +49,9 @@ def normalised_by_labelled(model: nn.Module, labelled: int, total: int) -> Itera
 
 
 def _forward(layer: _BatchNorm, labelled: int, total: int, x: Tensor) -> Tensor:
-    """BatchNorm with the statistics of the labelled examples; with running ones if `x` has no rows for each example."""
+    """BatchNorm with the statistics of the labelled examples; with running ones if these have no rows in `x`."""
     rows, rest = divmod(len(x), total)  # a layer may see several rows of each example, such as tokens
-    if rest and layer.running_mean is not None:
+    if (rest or not labelled) and layer.running_mean is not None:
         return F.batch_norm(x, layer.running_mean, layer.running_var, layer.weight, layer.bias, eps=layer.eps)
     known = x[: labelled * rows]
     with torch.no_grad():
