@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from wildood.data.files import write_atomically
 from wildood.data.inputs import InputSpec
+from wildood.data.structures import one_tensor
 from wildood.data.wild import WildMixture
 from wildood.experiments.split import digits_split
 from wildood.models.small import MLP, SmallCNN
@@ -227,7 +228,7 @@ def digits(_root: Path, seed: int, part: Part, pi: float) -> Habitat:
     split = digits_split(seed, part)
     assert isinstance(split.wild, WildMixture)  # noqa: S101 - digits_split mixes some
     labelled, holdout, test_id = ((np.asarray(x), np.asarray(y)) for x, y in (split.labelled, split.holdout, split.test_id))
-    known, unknown = (pool.gather(torch.arange(len(pool)))[0].numpy() for pool in split.wild.pools)
+    known, unknown = (one_tensor(pool.gather(torch.arange(len(pool)))[0], "digits").numpy() for pool in split.wild.pools)
     wild, wild_ood = mixture_of(known, unknown, pi, seed)
     torch.manual_seed(seed)
     model = trained(SmallCNN(7), labelled, seed, epochs=30, lr=3e-3, spec=split.spec)

@@ -11,6 +11,7 @@ import torch
 from cifar10 import SPEC
 
 import wildood
+from wildood.data.structures import one_tensor
 from wildood.data.validation import labelled_source, unlabelled_source
 from wildood.models.classifier import EVAL_BATCH, Classifier, Outputs, evaluating, raw_batches
 from wildood.models.features import FeatureTap
@@ -55,7 +56,7 @@ def main() -> None:
         with evaluating(classifier):
             for raw, _ in raw_batches(source):
                 with torch.enable_grad():
-                    batch = classifier.prepare(raw).requires_grad_()
+                    batch = one_tensor(classifier.prepare(raw), "this").requires_grad_()
                     torch.autograd.grad(loss(classifier.outputs(batch)).sum(), batch)
                 classifier.outputs(batch.detach())
 

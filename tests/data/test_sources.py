@@ -253,7 +253,7 @@ def test_numbers_are_read_however_they_lie_in_memory(array):
         ((np.zeros(3, "M8[s]"), 0), "example 0 is a ndarray: a dataset must give an array"),
         ((1.0, 0), r"example 0 has shape \(\): give an array with at least one number"),
         ((torch.empty(0), 0), r"example 0 has shape \(0,\)"),
-        ((), r"example 0 has shape \(0,\)"),
+        ((), r"a labelled dataset must give \(x, y\) for each index, 0 has 1 parts"),
         ((X[0], np.zeros(2, int)), r"the label of example 0 is array\(\[0, 0\]\): give an integer class"),
         ((X[0], torch.zeros(2)), "the label of example 0 is tensor"),
         ((X[0], torch.empty((), device="meta")), "the label of example 0 is tensor"),

@@ -43,8 +43,7 @@ LOADER = DataLoader(TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)))
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (LOADER, r"labelled is a DataLoader.* write labelled=loader\.dataset instead"),
-        ({"x": X, "y": Y}, r"labelled is a dict: write labelled=\(data\['x'\], data\['y'\]\) instead"),
+        ({"x": X, "y": Y}, r"labelled is a dict of 'x', 'y': give labelled=\(x, y\), or the classes as its 'labels'"),
         (Stream(), r"labelled is an IterableDataset \(Stream\), which cannot be indexed: give labelled=\(x, y\)"),
         ([X, Y, Y], r"labelled is a list of 3: give \(x, y\)"),
         ((X,), r"labelled is a tuple of 1: give \(x, y\)"),
@@ -64,11 +63,11 @@ def test_labelled_data_that_cannot_be_read_is_refused_with_what_to_write(data, m
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (LOADER, r"wild is a DataLoader.* write wild=loader\.dataset instead"),
-        ({"pixels": X, "y": Y}, r"wild is a dict: write wild=data\['pixels'\] instead"),
+        ({"pixels": X, "y": Y[:5]}, r"wild has parts of different lengths \(10 in wild\['pixels'\], 5 in wild\['y'\]\)"),
+        ({}, "wild is an empty dict: give at least one array"),
+        ({3: X}, "wild has a key 3: give the names of the model's arguments, as text"),
+        ({"text": ["a", "b"]}, r"wild\['text'\]\[0\] is text: give the numbers that a tokenizer makes of it"),
         (Stream(), r"wild is an IterableDataset \(Stream\), which cannot be indexed: give wild=x with arrays"),
-        (list(X), "wild is a list of 10: give x alone, as one array"),
-        ((X, Y), "wild is a tuple of 2: give x alone, as one array, without labels"),
         (None, "wild is a NoneType: give wild=x"),
         pytest.param("data/wild", "wild is a str: give wild=x"),
     ],

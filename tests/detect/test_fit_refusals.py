@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset
 
 import wildood
 from wildood import InputError
@@ -124,13 +124,15 @@ PAIRS = {
     "NaN": (lambda x, y: (with_value(x, np.nan), y), "example .* holds NaN or infinity"),
     "infinity": (lambda x, y: (with_value(x, np.inf), y), "example .* holds NaN or infinity"),
     "NaN in a tensor": (lambda x, y: (torch.tensor(with_value(x, np.nan)), torch.tensor(y)), "holds NaN or infinity"),
-    "DataLoader": (lambda x, y: DataLoader(Pairs(x, y)), r"is a DataLoader: .* write {name}=loader\.dataset instead"),
-    "dict": (lambda x, y: {"image": x, "label": y}, r"is a dict: write {name}=\(data\['image'\], data\['label'\]\) instead"),
+    "dict": (lambda x, y: {"image": x, "y": y}, r"is a dict of 'image', 'y': give {name}=\(x, y\), or the classes as its"),
     "iterable": (
         lambda x, y: Stream(),
         r"is an IterableDataset \(Stream\), which cannot be indexed: give {name}=\(x, y\) with arrays or tensors",
     ),
-    "x in a dict": (lambda x, y: ({"image": x}, y), r"x is a dict: give one of its arrays, such as x\['image'\]$"),
+    "x in a dict": (
+        lambda x, y: ({"image": x}, y),
+        r"(wild is one array, expected a dict of 'image': give the same|{name} is a dict of 1: give x alone, as one array$)",
+    ),
     "y in a dict": (lambda x, y: (x, {"label": y}), r"y is a dict: give one of its arrays, such as y\['label'\]$"),
     "array of a dict": (lambda x, y: (np.asarray({"image": x}), y), r"has shape \(\): give at least one example"),
     "x from a generator": (lambda x, y: (iter(x), y), r"x is a \w+: give .*, such as np\.asarray\(list\(x\)\)$"),
@@ -188,9 +190,8 @@ WILD = {
     "uint8 beside floats": (lambda x: x.astype(np.uint8), "wild holds uint8 values, expected float"),
     "integers beside floats": (lambda x: x.astype(np.int64), "wild holds integer values, expected float"),
     "(x, y)": (lambda x: (x, np.zeros(len(x), int)), "wild is a tuple of 2: give x alone, as one array, without labels"),
-    "list": (list, "wild is a list of 100: give x alone, as one array"),
-    "DataLoader": (lambda x: DataLoader(TensorDataset(torch.tensor(x))), r"write wild=loader\.dataset instead"),
-    "dict": (lambda x: {"image": x}, r"wild is a dict: write wild=data\['image'\] instead"),
+    "list": (list, "wild is a tuple of 100: give x alone, as one array: np.stack makes one"),
+    "dict": (lambda x: {"image": x}, "wild is a dict of 1: give x alone, as one array$"),
     "iterable": (lambda x: Stream(), r"wild is an IterableDataset \(Stream\), which cannot be indexed: give wild=x"),
     "None": (lambda x: None, "this method trains on wild data: give wild=x"),
     "string": (lambda x: "data/wild", "wild is a str"),
@@ -271,12 +272,9 @@ def test_holdout_too_small_for_a_smaller_alpha_is_refused(call):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda logits: logits[:, 0], r"output for 2 examples has shape \(2,\): it must be \(batch, classes\)"),
-        (lambda logits: logits[:, :1], "at least two classes"),
         (lambda logits: logits[..., None], r"shape \(2, 3, 1\)"),
         (lambda logits: logits[:1], r"shape \(1, 3\)"),
-        (lambda logits: (logits, logits), "the model returned a tuple: it must return logits as a tensor"),
-        (lambda logits: {"logits": logits}, "the model returned a dict"),
+        (lambda logits: {"scores": logits}, "the model returned a dict with 'scores': it must return logits"),
         (lambda logits: SimpleNamespace(logits=None), "the model returned a SimpleNamespace"),
         (lambda logits: logits.detach().numpy(), "the model returned a ndarray"),
         (lambda logits: logits * float("nan"), "the model's logits are not finite"),

@@ -72,20 +72,35 @@ def test_logits_are_float32_and_keep_their_gradient(dtype):
 
 @pytest.mark.parametrize(
     ("output", "kind"),
-    [((torch.zeros(2, 3),), "tuple"), ({"logits": 0}, "dict"), (None, "NoneType"), (np.zeros((2, 3)), "ndarray")],
+    [
+        ((3, torch.zeros(2, 3)), "tuple"),
+        ({"logits": 0}, "dict with 'logits'"),
+        ({"hidden": torch.zeros(2, 3)}, "dict with 'hidden'"),
+        (None, "NoneType"),
+        (np.zeros((2, 3)), "ndarray"),
+    ],
 )
 def test_output_without_logits_is_refused(output, kind):
-    with pytest.raises(
-        InputError, match=f"the model returned a {kind}: it must return logits as a tensor, or an output with"
-    ):
+    with pytest.raises(InputError, match=f"the model returned a {kind}: it must return logits, as a tensor, as .logits"):
         logits_of(output)
+
+
+def test_logits_are_found_in_a_dict_in_a_tuple_and_in_an_attribute():
+    logits = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    for output in ({"loss": 0.5, "logits": logits}, (logits, "attention"), [logits], SimpleNamespace(logits=logits)):
+        assert torch.equal(logits_of(output), logits)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 1)])
+def test_one_logit_is_that_of_the_second_class(shape):
+    z = torch.tensor([-1.0, 0.0, 2.0])
+    assert torch.equal(logits_of(z.reshape(shape)), torch.stack([torch.zeros(3), z], 1))
+    assert torch.allclose(logits_of(z.reshape(shape)).softmax(1)[:, 1], torch.sigmoid(z))
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda logits: logits[:, 0], r"for 2 examples has shape \(2,\): it must be \(batch, classes\)"),
-        (lambda logits: logits[:, :1], r"shape \(2, 1\): .* at least two classes"),
         (lambda logits: logits[None], r"shape \(1, 2, 4\)"),
         (lambda logits: logits.T, r"shape \(4, 2\)"),
         (lambda logits: logits.mean(), r"shape \(\)"),

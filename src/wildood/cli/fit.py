@@ -17,6 +17,7 @@ from wildood.cli.main import say
 from wildood.cli.options import TrainingOptions, as_toml, named, parse_training, require
 from wildood.data.files import write_text
 from wildood.data.images import Images
+from wildood.data.structures import one_tensor
 from wildood.data.wild import Wild, as_wild
 from wildood.detect.detector import Detector
 from wildood.detect.fit import fit
@@ -181,4 +182,4 @@ def _unseen_wild(wild: Images, options: Any) -> npt.NDArray[Any]:
     uses_wild = options.settings.uses_wild
     unseen = split_wild(traffic, options.keep, options.seed)[1] if uses_wild else traffic.whole(options.seed)
     some = subsample(unseen, MOST_EXAMPLES, options.seed)
-    return some.gather(torch.arange(len(some)))[0].numpy()
+    return one_tensor(some.gather(torch.arange(len(some)))[0], "a page").numpy()

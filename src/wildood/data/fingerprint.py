@@ -10,10 +10,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset
 
 from wildood.data.sampling import generator, permutation
 from wildood.data.sources import BLOCK_BYTES, DatasetSource, Part, Source
+from wildood.data.structures import tensors_of
 
 ARRAY_SAMPLE = 1 << 22  # examples of an array that are hashed at most, drawn at random: a minute
 DATASET_SAMPLE = 10_000  # examples of a dataset that are hashed at most: each has to be read
@@ -105,14 +107,14 @@ class ExampleHashes:
         source, count = self.source, self.count
         order = torch.arange(count) if count == len(source) else permutation(len(source), generator(0, "leaks"))
         indices = order[torch.arange(count)]
-        batch = max(1, BLOCK_BYTES // max(1, source.gather(indices[:1])[0].nbytes))
+        size = sum(tensor.nbytes for tensor in tensors_of(source.gather(indices[:1])[0]))
+        collated = self._dataset is not None and self._dataset.collate is not None  # padding depends on the batch
+        batch = 1 if collated else max(1, BLOCK_BYTES // max(1, size))
         digests = []
         for some in torch.split(indices, batch):
-            rows = source.gather(some)[0].cpu().flatten(1).to(dtype)
-            rows = rows + 0.0 if rows.is_floating_point() else rows  # -0.0 is 0.0
-            memory = rows.contiguous().view(torch.uint8).numpy().tobytes()
-            width = len(memory) // len(rows)
-            digests += [hashlib.sha256(memory[at : at + width]).digest()[:8] for at in range(0, len(memory), width)]
+            raw = source.gather(some)[0]
+            parts = [_bytes_of_rows(tensor, dtype if isinstance(raw, Tensor) else None) for tensor in tensors_of(raw)]
+            digests += [hashlib.sha256(b"".join(row)).digest()[:8] for row in zip(*parts, strict=True)]
         return np.frombuffer(b"".join(digests), dtype=np.uint64)
 
     @property
@@ -128,7 +130,7 @@ class ExampleHashes:
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the examples; float32 for float64, because a model takes no more."""
-        own = self.source.gather(torch.arange(1))[0].dtype
+        own = tensors_of(self.source.gather(torch.arange(1))[0])[0].dtype
         return torch.float32 if own == torch.float64 else own
 
     @property
@@ -143,6 +145,17 @@ class ExampleHashes:
         while isinstance(source, Part):
             source = source.source
         return source if isinstance(source, DatasetSource) else None
+
+
+def _bytes_of_rows(tensor: Tensor, dtype: torch.dtype | None) -> list[bytes]:
+    """The bytes of each row in a dtype: by default its own, and float32 for float64."""
+    if dtype is None:
+        dtype = torch.float32 if tensor.dtype == torch.float64 else tensor.dtype
+    rows = tensor.cpu().reshape(len(tensor), -1).to(dtype)
+    rows = rows + 0.0 if rows.is_floating_point() else rows  # -0.0 is 0.0
+    memory = rows.contiguous().view(torch.uint8).numpy().tobytes()
+    width = len(memory) // len(rows)
+    return [memory[at : at + width] for at in range(0, len(memory), width)] if width else [b""] * len(rows)
 
 
 def _items(source: Source) -> Items | None:

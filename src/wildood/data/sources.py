@@ -2,9 +2,11 @@
 
 import hashlib
 import operator
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from functools import cached_property
+from multiprocessing import get_context
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from wildood.data.sampling import Indices
+from wildood.data.structures import Raw, is_structure, map_structure, parts_of, shape_text, tensors_of
 from wildood.errors import InputError
 from wildood.settings import quoted
 
@@ -19,6 +22,8 @@ BLOCK_BYTES = 1 << 24  # how much of an array is checked or hashed at once
 _BYTES_HASHED = 1 << 30  # of an array, about: hashing more would delay the start
 Array = Tensor | np.ndarray[Any, Any]
 _ITEM_ACCESS = {"__getitem__", "__torch_function__", "__array_function__"}  # what a subclass of an array may redefine
+CACHED_BYTES = 1 << 29  # of the items of a dataset that are kept in memory
+LABEL_KEYS = ("label", "labels")  # of an item that is a dict: where its class is
 _FINGERPRINTED = 16  # examples of a dataset that its fingerprint is made from
 
 
@@ -27,7 +32,7 @@ class Source(Protocol):
 
     def __len__(self) -> int: ...
 
-    def gather(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
+    def gather(self, indices: Tensor) -> tuple[Raw, Tensor | None]:
         """The raw examples at these indices, as one batch, and their labels."""
 
     def fingerprint(self, *, labels: bool = True) -> str:
@@ -72,61 +77,188 @@ class ArraySource:
 
 
 @dataclass(frozen=True, eq=False)
+class StructuredSource:
+    """Examples of several arrays of one length: a dict, tuple or list of `ArraySource`s, also nested.
+
+    >>> both = StructuredSource({"ids": ArraySource(np.zeros((5, 3))), "mask": ArraySource(np.ones((5, 3)))})
+    >>> {name: tuple(part.shape) for name, part in both.gather(torch.arange(2))[0].items()}
+    {'ids': (2, 3), 'mask': (2, 3)}
+    """
+
+    parts: Any
+    labels: Array | None = None
+
+    def __len__(self) -> int:
+        return len(next(iter(parts_of(self.parts)))[1])
+
+    def gather(self, indices: Tensor) -> tuple[Raw, Tensor | None]:
+        """The raw examples at these indices, as a structure of tensors, and their labels."""
+        labels = None if self.labels is None else _rows(self.labels, indices).long()
+        return map_structure(lambda part: part.gather(indices)[0], self.parts), labels
+
+    def fingerprint(self, *, labels: bool = True) -> str:
+        """A hash of the names and the fingerprints of the parts, and of the labels."""
+        digest = hashlib.blake2b(digest_size=16)
+        for name, part in parts_of(self.parts):
+            digest.update(f"{name} {part.fingerprint()} ".encode())
+        if labels and self.labels is not None:
+            digest.update(ArraySource(self.labels).fingerprint().encode())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
 class DatasetSource:
-    """Examples read one by one from a `torch.utils.data.Dataset` (or anything with `__len__` and `__getitem__`)."""
+    """Examples read one by one from a `torch.utils.data.Dataset` (or anything with `__len__` and `__getitem__`).
+
+    An item is `x`, a pair `(x, y)`, or a dict: its "label" or "labels" is the class, and the rest is x. Items that are the
+    same at each reading are kept in memory, up to `CACHED_BYTES`, so that slow ones are read once.
+
+    Attributes:
+        dataset: what is read.
+        labelled: whether the classes are read, too; else they are ignored.
+        name: what messages call it.
+        collate: makes a batch of a list of items, as a `DataLoader`'s; by default, examples of one shape are stacked.
+        workers: processes that read items; 0 reads them in this one.
+    """
 
     dataset: Any
     labelled: bool
     name: str
+    collate: Callable[[list[Any]], Any] | None = None
+    workers: int = 0
 
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def gather(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The examples at these indices stacked into a batch, and their labels; each is checked as it is read."""
-        examples, labels = [], []
-        for index in indices.tolist():
-            item = self.dataset[index]
-            pair = item if isinstance(item, tuple | list) and item else (item,)
-            examples.append(self._example(pair[0], index))
-            if self.labelled:
-                labels.append(self._label(pair, index))
-        if any(example.shape != examples[0].shape for example in examples):
-            shapes = sorted({tuple(example.shape) for example in examples})
-            raise InputError(f"{self.name}: examples have different shapes, such as {shapes[:2]}: give them all the same")
-        return torch.stack(examples), torch.tensor(labels) if self.labelled else None
-
-    def _example(self, value: Any, index: int) -> Tensor:
-        if isinstance(value, np.ma.MaskedArray):
-            check_plain(value, f"{self.name}: example {index}")
-        try:
-            # A copy of an array that may not be written to: torch would warn about sharing it.
-            example = torch.as_tensor(native(np.array(value)) if isinstance(value, np.ndarray) else value)
-        except (TypeError, ValueError, RuntimeError) as error:
+    def gather(self, indices: Tensor) -> tuple[Raw, Tensor | None]:
+        """The examples at these indices as a batch, and their labels; each is checked as it is read."""
+        numbers = indices.tolist()
+        items = self._items(numbers)
+        if self.collate is not None:
+            return self._collated(self.collate(items), len(items))
+        pairs = [self._pair(item, number) for item, number in zip(items, numbers, strict=True)]
+        examples = [example for example, _ in pairs]
+        labels = [label for _, label in pairs]
+        if len({tuple(name for name, _ in parts_of(example)) for example in examples}) > 1:
+            raise InputError(f"{self.name}: examples have different parts: give the same ones in every example")
+        shapes = {tuple(tuple(tensor.shape) for tensor in tensors_of(example)) for example in examples}
+        if len(shapes) > 1:
+            such = sorted(shapes)[:2] if is_structure(examples[0]) else sorted(shape for (shape,) in shapes)[:2]
             raise InputError(
-                f"{self.name}: example {index} is a {type(value).__name__}: a dataset must give an array or a tensor "
-                "for each index" + (", with its class" if self.labelled else "")
-            ) from error
-        check_dense(example, f"{self.name}: example {index}")
+                f"{self.name}: examples have different shapes, such as {such}: give them all the same, or a DataLoader with "
+                "a collate_fn that pads them"
+            )
+        batch = map_structure(lambda *parts: torch.stack(parts), *examples)
+        return batch, torch.tensor(labels) if self.labelled else None
+
+    def _items(self, numbers: list[int]) -> list[Any]:
+        """The items of these numbers: those in memory, or else as they are read now."""
+        cache = self._cache
+        missing = [number for number in numbers if number not in cache]
+        found = dict(zip(missing, self._read(missing), strict=True))
+        for number, item in found.items():
+            cache.add(number, item)
+        return [found[number] if number in found else cache[number] for number in numbers]
+
+    def _read(self, numbers: list[int]) -> list[Any]:
+        if not self.workers or len(numbers) < 2 * self.workers:
+            return [self.dataset[number] for number in numbers]
+        chunks = [numbers[first :: self.workers] for first in range(self.workers)]
+        found: dict[int, Any] = {}
+        for chunk, items in zip(chunks, self._pool.map(_read_in_worker, chunks), strict=True):
+            found |= zip(chunk, items, strict=True)
+        return [found[number] for number in numbers]
+
+    @cached_property
+    def _pool(self) -> ProcessPoolExecutor:
+        """The workers; they are forked, as those of a DataLoader, so that a dataset need not be pickled."""
+        return ProcessPoolExecutor(self.workers, get_context("fork"), _begin_worker, (self.dataset,))
+
+    @cached_property
+    def _cache(self) -> "_Cache":
+        return _Cache(CACHED_BYTES if self.is_repeatable else 0)
+
+    def _pair(self, item: Any, index: int) -> tuple[Any, int]:
+        """The example and the class of an item; 0 where classes are not read."""
+        if isinstance(item, Mapping):
+            named = dict(item)
+            labels = [named.pop(key) for key in LABEL_KEYS if key in named]
+            example, parts = named, [named, *labels]
+        else:
+            parts = list(item) if isinstance(item, tuple | list) and item else [item]
+            example = parts[0]
+        if not self.labelled:
+            return self._example(example, index), 0
+        if len(parts) != 2:
+            pair = f"a key {LABEL_KEYS[0]!r} or {LABEL_KEYS[1]!r}" if isinstance(item, Mapping) else "(x, y)"
+            raise InputError(
+                f"{self.name}: a labelled dataset must give {pair} for each index, {index} has "
+                + ("none" if isinstance(item, Mapping) else f"{len(parts)} parts")
+            )
+        return self._example(example, index), self._label(parts[1], index)
+
+    def _collated(self, batch: Any, count: int) -> tuple[Raw, Tensor | None]:
+        """The examples and the classes in what `collate` made."""
+        labels = None
+        if isinstance(batch, Mapping):
+            named = dict(batch)
+            given = [named.pop(key) for key in LABEL_KEYS if key in named]
+            examples, labels = named, given[0] if given else None
+        elif isinstance(batch, tuple | list) and len(batch) == 2:
+            examples, labels = batch
+        else:
+            examples = batch[0] if isinstance(batch, tuple | list) and len(batch) == 1 else batch
+        examples = self._parts(examples, f"{self.name}: what collate_fn made")
+        if not tensors_of(examples) or any(tensor.ndim == 0 or len(tensor) != count for tensor in tensors_of(examples)):
+            raise InputError(f"{self.name}: collate_fn made no batch of {count} examples: {shape_text(examples)}")
+        if not self.labelled:
+            return examples, None
+        if labels is None:
+            raise InputError(f"{self.name}: collate_fn made a batch without classes: return (x, y), or a dict with 'labels'")
+        return examples, torch.as_tensor(labels).long()
+
+    def _example(self, value: Any, index: int) -> Any:
+        if _is_several(value):
+            return self._parts(value, f"{self.name}: a part of example {index}")
+        example = self._tensor(value, f"{self.name}: example {index}")
         if example.ndim == 0 or example.numel() == 0:
             raise InputError(
                 f"{self.name}: example {index} has shape {tuple(example.shape)}: give an array with at least one number"
             )
-        if not torch.isfinite(example).all():
-            raise InputError(f"{self.name}: example {index} holds NaN or infinity: repair or drop such examples")
-        return example.detach()
+        return example
 
-    def _label(self, pair: Any, index: int) -> int:
-        if len(pair) != 2:
-            raise InputError(
-                f"{self.name}: a labelled dataset must give (x, y) for each index, {index} has {len(pair)} parts"
-            )
+    def _parts(self, value: Any, what: str) -> Any:
+        """The tensors of a structure; a list of numbers is one of them."""
+        if not _is_several(value):
+            return self._tensor(value, what)
+        if isinstance(value, Mapping):
+            return {key: self._parts(part, f"{what} ({key!r})") for key, part in value.items()}
+        return tuple(self._parts(part, what) for part in value)
+
+    def _tensor(self, value: Any, what: str) -> Tensor:
+        if isinstance(value, np.ma.MaskedArray):
+            check_plain(value, what)
         try:
-            label = operator.index(pair[1].item() if hasattr(pair[1], "item") else pair[1])
+            # A copy of an array that may not be written to: torch would warn about sharing it.
+            tensor = torch.as_tensor(native(np.array(value)) if isinstance(value, np.ndarray) else value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(
+                f"{what} is a {type(value).__name__}: a dataset must give an array or a tensor "
+                "for each index" + (", with its class" if self.labelled else "")
+            ) from error
+        check_dense(tensor, what)
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise InputError(f"{what} holds NaN or infinity: repair or drop such examples")
+        return tensor.detach()
+
+    def _label(self, value: Any, index: int) -> int:
+        try:
+            label = operator.index(value.item() if hasattr(value, "item") else value)
             np.int64(label)
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # several values, none, or too large a number
-            value = quoted(pair[1])
-            raise InputError(f"{self.name}: the label of example {index} is {value}: give an integer class") from error
+            raise InputError(
+                f"{self.name}: the label of example {index} is {quoted(value)}: give an integer class"
+            ) from error
         return label
 
     @property
@@ -145,8 +277,54 @@ class DatasetSource:
     def _readings(self) -> list[tuple[str, str]]:
         """The hashes, without and with labels, of a few examples that are read twice."""
         few = torch.linspace(0, len(self) - 1, min(_FINGERPRINTED, len(self))).long()
-        readings = [ArraySource(*self.gather(few)) for _ in range(2)]
-        return [(each.fingerprint(labels=False), each.fingerprint()) for each in readings]
+        return [self._hashes(few) for _ in range(2)]
+
+    def _hashes(self, few: Tensor) -> tuple[str, str]:
+        """Hashes of some examples as they are read now, without and with labels."""
+        fresh = replace(self, workers=0)
+        digest, labels = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
+        for index in few:
+            fresh.__dict__["_cache"] = _Cache(0)  # nothing is kept: this is to see whether items change
+            batch, label = fresh.gather(index[None])
+            for name, part in parts_of(batch):
+                digest.update(f"{name} {tuple(part.shape)} {part.dtype}".encode() + memory_of(part))
+            labels.update(str(label).encode())
+        return digest.hexdigest(), digest.hexdigest() + labels.hexdigest()
+
+
+def _is_several(value: Any) -> bool:
+    """Whether a value is a structure of arrays, and not a list of numbers."""
+    if isinstance(value, tuple | list):
+        return bool(value) and all(isinstance(part, Tensor | np.ndarray) or _is_several(part) for part in value)
+    return isinstance(value, Mapping)
+
+
+class _Cache(dict[int, Any]):
+    """Items by their number, as many as so many bytes hold."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.left = most
+
+    def add(self, number: int, item: Any) -> None:
+        """Keep an item, if there is room for it."""
+        sizes = [part.numel() * part.element_size() if isinstance(part, Tensor) else 0 for _, part in parts_of(item)]
+        size = sum(sizes) + sum(getattr(part, "nbytes", 64) for _, part in parts_of(item) if not isinstance(part, Tensor))
+        if size <= self.left:
+            self[number] = item
+            self.left -= size
+
+
+_WORKERS_DATASET: list[Any] = []  # of a worker process: what it reads
+
+
+def _begin_worker(dataset: Any) -> None:
+    torch.set_num_threads(1)
+    _WORKERS_DATASET.append(dataset)
+
+
+def _read_in_worker(numbers: list[int]) -> list[Any]:
+    return [_WORKERS_DATASET[-1][number] for number in numbers]
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +337,7 @@ class Part:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def gather(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
+    def gather(self, indices: Tensor) -> tuple[Raw, Tensor | None]:
         """The examples at these places of the part."""
         return self.source.gather(self.indices[indices])
 

@@ -8,10 +8,23 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from wildood.data.images import Images
-from wildood.data.sources import Array, ArraySource, DatasetSource, Part, Source, blocks, check_dense, check_plain, native
+from wildood.data.sources import (
+    LABEL_KEYS,
+    Array,
+    ArraySource,
+    DatasetSource,
+    Part,
+    Source,
+    StructuredSource,
+    blocks,
+    check_dense,
+    check_plain,
+    native,
+)
+from wildood.data.structures import is_structure, map_structure, parts_of
 from wildood.errors import InputError
 
 _LOGGER = logging.getLogger("wildood")
@@ -43,6 +56,8 @@ def labelled_source(data: Any, name: str) -> Source:
     """`(x, y)` or a dataset of pairs, as a checked source."""
     if isinstance(data, Part) and data.gather(torch.arange(1))[1] is not None:
         return data
+    if isinstance(data, StructuredSource) and data.labels is not None:
+        return data
     if isinstance(data, ArraySource):
         if data.labels is None:
             where, advice = (data.where, data.unlabelled) if isinstance(data, Images) else ("it", "")
@@ -54,11 +69,23 @@ def labelled_source(data: Any, name: str) -> Source:
     if isinstance(data, np.ndarray | Tensor):
         raise InputError(f"{name} is an array alone: give its labels, too, as in {name}=(x, y)")
     if isinstance(data, tuple | list) and len(data) == 2:
-        examples, labels = _array(data[0], f"{name} x"), _array(data[1], f"{name} y")
+        x, y = data
+        if is_structure(x) and _has_arrays(x):
+            structure = structured_source(x, f"{name} x")
+            return replace(structure, labels=_checked_labels(_array(y, f"{name} y"), name, len(structure)))
+        examples, labels = _array(x, f"{name} x"), _array(y, f"{name} y")
         labels = _checked_labels(labels, name, len(examples) if examples.ndim else None)
         return ArraySource(_checked_examples(examples, name), labels)
     if isinstance(data, tuple | list):
         raise InputError(f"{name} is a {type(data).__name__} of {len(data)}: give (x, y)")
+    if isinstance(data, Mapping):
+        named = dict(data)
+        classes = [named.pop(key) for key in LABEL_KEYS if key in named]
+        if len(classes) != 1 or not named:
+            raise InputError(
+                f"{name} is a dict of {', '.join(map(repr, data))}: give {name}=(x, y), or the classes as its 'labels'"
+            )
+        return labelled_source((named, classes[0]), name)
     return _dataset(data, name, labelled=True, instead=f"{name}=(x, y)")
 
 
@@ -66,17 +93,48 @@ def unlabelled_source(data: Any, name: str, first: int = 0) -> Source:
     """`x` or a dataset (its labels are ignored), as a checked source; messages count examples from `first` on."""
     if isinstance(data, ArraySource):
         _checked_examples(data.examples, name)
-    if isinstance(data, ArraySource | DatasetSource | Part):
+    if isinstance(data, ArraySource | StructuredSource | DatasetSource | Part):
         return data
     if type(data) is TensorDataset:  # a subclass may give other examples than its tensors hold
         data = data.tensors[0] if data.tensors else torch.empty(0)
+    if is_structure(data) and _has_arrays(data):
+        return structured_source(data, name)
     if isinstance(data, tuple | list):
-        pair = isinstance(data, tuple) and len(data) == 2
-        instead = "give x alone, as one array, without labels" if pair else "give x alone, as one array: np.stack makes one"
-        raise InputError(f"{name} is a {type(data).__name__} of {len(data)}: {instead}")
+        raise InputError(f"{name} is a {type(data).__name__} of {len(data)}: give x alone, as one array")
     if isinstance(data, np.ndarray | Tensor):
         return ArraySource(_checked_examples(_array(data, name), name, first))
     return _dataset(data, name, labelled=False, instead=f"{name}=x")
+
+
+def structured_source(data: Any, name: str) -> StructuredSource:
+    """A dict, tuple or list of arrays, also nested, as a checked source."""
+    if not isinstance(data, Mapping | tuple | list) or not data:
+        raise InputError(f"{name} is an empty {type(data).__name__}: give at least one array")
+    if isinstance(data, Mapping) and (wrong := next((key for key in data if not isinstance(key, str)), None)) is not None:
+        raise InputError(f"{name} has a key {wrong!r}: give the names of the model's arguments, as text")
+    parts = {part: _array(value, part) for part, value in parts_of(data, name)}
+    for part, array in parts.items():
+        if array.ndim == 0 or len(array) == 0:
+            raise InputError(f"{part} has shape {tuple(array.shape)}: give at least one example, along the first axis")
+        if not _is_boolean(array):
+            _checked_examples(array[:, None] if array.ndim == 1 else array, part)
+    lengths = {part: len(array) for part, array in parts.items()}
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{count} in {part}" for part, count in lengths.items())
+        raise InputError(f"{name} has parts of different lengths ({counts}): give each example in every part")
+    arrays = iter(parts.values())
+    return StructuredSource(map_structure(lambda _: ArraySource(next(arrays)), data))
+
+
+def _has_arrays(data: Any) -> bool:
+    """Whether a value is a structure of arrays, and not of numbers alone."""
+    if isinstance(data, tuple | list):
+        return any(map(_has_arrays, data))
+    return isinstance(data, Mapping | np.ndarray | Tensor)
+
+
+def _is_boolean(array: Array) -> bool:
+    return array.dtype == torch.bool if isinstance(array, Tensor) else array.dtype.kind == "b"
 
 
 def labelled_and_holdout(labelled: Any, holdout: Any) -> tuple[Source, Source | None]:
@@ -108,13 +166,12 @@ def align_classes(labelled: Any, other: Any, name: str) -> Any:
 
 
 def _dataset(data: Any, name: str, *, labelled: bool, instead: str) -> DatasetSource:
-    """A map-style dataset; anything else is refused with the line to write instead."""
+    """A map-style dataset, or that of a DataLoader; anything else is refused with the line to write instead."""
     if isinstance(data, DataLoader):
-        raise InputError(f"{name} is a DataLoader: wildood makes its own batches, write {name}=loader.dataset instead")
-    if isinstance(data, dict):
-        keys = [repr(key) for key in data][: 2 if labelled else 1]
-        picked = ", ".join(f"data[{key}]" for key in keys)
-        raise InputError(f"{name} is a dict: write {name}={f'({picked})' if labelled else picked} instead")
+        source = _dataset(data.dataset, name, labelled=labelled, instead=instead)
+        collate = None if data.collate_fn is default_collate else data.collate_fn
+        _LOGGER.info("%s: the batch size and the order of the DataLoader are not used, the rest is", name)
+        return replace(source, collate=collate, workers=data.num_workers)
     if isinstance(data, IterableDataset):
         raise InputError(
             f"{name} is an IterableDataset ({type(data).__name__}), which cannot be indexed: give {instead} with arrays or "
@@ -141,6 +198,8 @@ def _array(data: Any, name: str) -> Array:
     if isinstance(data, np.ndarray):
         return check_plain(data, name)
     own, instead = name[-1], "a numpy array or a torch tensor"
+    if isinstance(data, str):
+        raise InputError(f"{name} is text: give the numbers that a tokenizer makes of it")
     if isinstance(data, Mapping) and data:
         instead = f"one of its arrays, such as {own}[{next(iter(data))!r}]"
     elif isinstance(data, Sequence) or hasattr(data, "__array__"):

@@ -10,6 +10,7 @@ from torch import Tensor
 from wildood.data.fingerprint import ExampleHashes
 from wildood.data.sampling import Indices, ShuffledCycle, generator, permutation, split
 from wildood.data.sources import Part, Source
+from wildood.data.structures import Raw, concatenate, map_structure
 from wildood.data.validation import unlabelled_source
 from wildood.errors import InputError
 from wildood.settings import check_number
@@ -132,17 +133,13 @@ class _Concatenation:
     def __len__(self) -> int:
         return len(self.first) + len(self.second)
 
-    def gather(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
-        parts = []
+    def gather(self, indices: Tensor) -> tuple[Raw, Tensor | None]:
         in_second = indices >= len(self.first)
-        if not in_second.all():
-            parts.append((~in_second, self.first.gather(indices[~in_second])[0]))
-        if in_second.any():
-            parts.append((in_second, self.second.gather(indices[in_second] - len(self.first))[0]))
-        batch = parts[0][1].new_empty((len(indices), *parts[0][1].shape[1:]))
-        for where, rows in parts:
-            batch[where] = rows
-        return batch, None
+        shares = ((self.first, indices[~in_second]), (self.second, indices[in_second] - len(self.first)))
+        rows = concatenate([pool.gather(some)[0] for pool, some in shares if len(some)])
+        order = torch.cat([(~in_second).nonzero()[:, 0], in_second.nonzero()[:, 0]])  # where each row belongs
+        back = order.argsort()
+        return map_structure(lambda part: part[back.to(part.device)], rows), None
 
     def fingerprint(self, *, labels: bool = True) -> str:
         return "+".join(pool.fingerprint(labels=labels) for pool in (self.first, self.second))
@@ -166,7 +163,7 @@ class _PoolSampler:
         self._cycle = ShuffledCycle(len(pool), generator(seed, "wild-0"))
         self._rank, self._world = _shard(rank, world)
 
-    def draw(self, count: int) -> Tensor:
+    def draw(self, count: int) -> Raw:
         return self._pool.gather(self._cycle.take(count)[self._rank :: self._world])[0]
 
     def state_dict(self) -> dict[str, Any]:
@@ -186,15 +183,14 @@ class _MixtureSampler:
         self._ood = ShuffledCycle(len(mixture.ood), generator(seed, "wild-1"))
         self._rank, self._world = _shard(rank, world)
 
-    def draw(self, count: int) -> Tensor:
+    def draw(self, count: int) -> Raw:
         ood = int((torch.rand(count, generator=self._coins, dtype=torch.float64) < self._mixture.pi).sum())
         known = count - ood
         # In the whole batch, the ID examples come before the OOD ones.
         id_share = self._id.take(known)[self._rank :: self._world]
         ood_share = self._ood.take(ood)[(self._rank - known) % self._world :: self._world]
         shares = ((self._mixture.id, id_share), (self._mixture.ood, ood_share))
-        parts = [pool.gather(indices)[0] for pool, indices in shares if len(indices)]
-        return torch.cat([part.to(parts[0].device) for part in parts])
+        return concatenate([pool.gather(indices)[0] for pool, indices in shares if len(indices)])
 
     def state_dict(self) -> dict[str, Any]:
         return {"coins": self._coins.get_state(), "id": self._id.state_dict(), "ood": self._ood.state_dict()}

@@ -4,10 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from wildood.data.inputs import InputSpec
 from wildood.data.sources import ArraySource, Source
+from wildood.data.structures import Raw, one_tensor
 from wildood.data.validation import all_labels
 from wildood.data.wild import MOST_ASIDE
 from wildood.detect.drift import traffic_is_like_labelled
@@ -105,9 +106,9 @@ class StoredOutputs(Classifier):
         """The numbers of the examples."""
         return ArraySource(np.arange(len(self.logits))[:, None])
 
-    def forward(self, raw: Tensor) -> Outputs:
+    def forward(self, raw: Raw) -> Outputs:
         """The outputs for these numbers."""
-        rows = raw[:, 0].cpu()
+        rows = one_tensor(raw, "a number")[:, 0].cpu()
         return Outputs(self.logits[rows], None if self.stored_features is None else self.stored_features[rows])
 
 

@@ -17,6 +17,7 @@ import wildood
 from wildood.data.fingerprint import NOT_FRESH, SEEN_HOLDOUT, role_of, role_text
 from wildood.data.schema import Count, Rate
 from wildood.data.sources import Source
+from wildood.data.structures import Raw, is_structure
 from wildood.data.validation import unlabelled_source
 from wildood.errors import InputError
 from wildood.evaluate.mixture import UnknownShare, unknown_share
@@ -43,34 +44,68 @@ _LOGGER = logging.getLogger("wildood")
 
 @dataclass(frozen=True)
 class Example:
-    """The shape and the kind of a raw example. A detector refuses others."""
+    """The shape and the kind of a raw example, or those of its parts. A detector refuses others.
+
+    Attributes:
+        shape: of an array; its parts have their own.
+        kind: what numbers an array holds, or "dict" or "tuple" (also of a list) of parts.
+        parts: by their names, or by their numbers as text.
+
+    >>> Example.of_batch({"ids": torch.zeros(8, 20, dtype=torch.long)}).parts
+    {'ids': Example(shape=(20,), kind='integer', parts={})}
+    """
 
     shape: tuple[Count, ...]
-    kind: Literal["float", "uint8", "integer"]
+    kind: Literal["float", "uint8", "integer", "bool", "dict", "tuple"]
+    parts: dict[str, "Example"] = field(default_factory=dict)
 
     @classmethod
     def of(cls, source: Source) -> "Example":
         """That of the first example of a source."""
-        (first,) = source.gather(torch.arange(1))[0]
-        if first.is_floating_point():
-            return cls(tuple(first.shape), "float")
-        return cls(tuple(first.shape), "uint8" if first.dtype == torch.uint8 else "integer")
+        return cls.of_batch(source.gather(torch.arange(1))[0])
 
-    def blank(self, count: int) -> Tensor:
+    @classmethod
+    def of_batch(cls, batch: Raw) -> "Example":
+        """That of the examples of a batch."""
+        if isinstance(batch, Tensor):
+            kinds: dict[torch.dtype, Any] = {torch.uint8: "uint8", torch.bool: "bool"}
+            return cls(tuple(batch.shape[1:]), "float" if batch.is_floating_point() else kinds.get(batch.dtype, "integer"))
+        if isinstance(batch, dict):
+            return cls((), "dict", {name: cls.of_batch(part) for name, part in batch.items()})
+        return cls((), "tuple", {str(number): cls.of_batch(part) for number, part in enumerate(batch)})
+
+    def blank(self, count: int) -> Raw:
         """A batch of such examples, all zero."""
-        dtype = {"uint8": torch.uint8, "float": torch.float32}.get(self.kind, torch.long)
-        return torch.zeros((count, *self.shape), dtype=dtype)
+        blanks = {name: part.blank(count) for name, part in self.parts.items()}
+        if self.kind in {"dict", "tuple"}:
+            return blanks if self.kind == "dict" else tuple(blanks.values())
+        dtypes = {"uint8": torch.uint8, "float": torch.float32, "bool": torch.bool}
+        return torch.zeros((count, *self.shape), dtype=dtypes.get(self.kind, torch.long))
 
     def check(self, source: Source, name: str, *, resized: bool = False) -> Source:
         """The source, unless its examples have another kind or shape; images that an input spec resizes may vary in size."""
-        other = Example.of(source)
+        self.compare(Example.of(source), name, resized=resized)
+        return source
+
+    def compare(self, other: "Example", name: str, *, resized: bool) -> None:
+        """Refuse another kind or shape; of parts, sizes may differ, as those of padded texts do."""
+        if not self.parts and other.parts:
+            pair = other.kind == "tuple" and len(other.parts) == 2
+            instead = ", without labels" if pair else ": np.stack makes one" if other.kind == "tuple" else ""
+            raise InputError(f"{name} is a {other.kind} of {len(other.parts)}: give x alone, as one array{instead}")
+        if self.parts and other.parts.keys() != self.parts.keys():
+            expected = f"a {self.kind} of {', '.join(map(repr, self.parts))}"
+            found = f"a {other.kind} of {', '.join(map(repr, other.parts))}" if other.parts else "one array"
+            raise InputError(f"{name} is {found}, expected {expected}: give the same parts everywhere")
+        for part, expected_part in self.parts.items():
+            key = repr(part) if self.kind == "dict" else part
+            expected_part.compare(other.parts[part], f"{name}[{key}]", resized=True)
         if len(other.shape) != len(self.shape) or (other.shape != self.shape and not resized):
             hint = " (add the batch axis to a single example: x[None])" if other.shape == self.shape[1:] else ""
             hint = " (another layout?)" if sorted(other.shape) == sorted(self.shape) else hint
             raise InputError(f"{name}: an example has shape {other.shape}, expected {self.shape}{hint}")
         if other.kind != self.kind:
             raise InputError(f"{name} holds {other.kind} values, expected {self.kind}: give the same type everywhere")
-        return source
 
 
 @dataclass(frozen=True)
@@ -262,7 +297,7 @@ class Detector:
             scores, classes = self._holdout()
             promise = Promise(alpha, len(scores), before.unseen, confidence, by_class, before.caveat)
             return self._calibrate(scores, classes, promise)
-        source = self._source(examples_of(holdout))
+        source = self._source(examples_of(holdout, self.example))
         if unseen:
             self._refuse_used(source)  # such examples can set a threshold, but guarantee nothing
         caveat = NOT_COMPARED if unseen else ""
@@ -373,9 +408,11 @@ def warnings_of(record: Mapping[str, Any]) -> list[str]:
     return [*record.get("assessment", {}).get("warnings", []), *more]
 
 
-def examples_of(holdout: Any) -> Any:
-    """The x of `(x, y)`, or x itself."""
-    return holdout[0] if isinstance(holdout, tuple | list) and len(holdout) == 2 else holdout
+def examples_of(holdout: Any, example: Example | None = None) -> Any:
+    """The x of `(x, y)`, or x itself, which may be a pair as well if such an `example` is."""
+    is_pair = isinstance(holdout, tuple | list) and len(holdout) == 2
+    is_x = example is not None and example.kind == "tuple" and not is_structure(holdout[0])
+    return holdout[0] if is_pair and not is_x else holdout
 
 
 def versions() -> dict[str, str]:

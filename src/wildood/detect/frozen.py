@@ -5,9 +5,10 @@ import copy
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from wildood.data.sources import ArraySource, Source
+from wildood.data.structures import Raw
 from wildood.data.validation import all_labels, has_labels
 from wildood.data.wild import Wild, WildMixture, WildPool
 from wildood.detect.split import FitSplit, subsample
@@ -31,7 +32,7 @@ def check_frozen(method: Method, schedule: Schedule) -> None:
         raise InputError("frozen computes the features once, of images as they are: give a schedule without augment")
 
 
-def head_of(classifier: Classifier, some: Tensor) -> Classifier:
+def head_of(classifier: Classifier, some: Raw) -> Classifier:
     """The classifier's last layer, as a classifier of features; tried on some raw examples."""
     last_layer(classifier, some)  # refuses a model whose last Linear does not make the logits
     layer = _last(classifier)

@@ -19,6 +19,7 @@ from wildood.data.augmentation import random_flip, random_view, rotations
 from wildood.data.inputs import InputSpec
 from wildood.data.sampling import seeded
 from wildood.data.sources import Source
+from wildood.data.structures import one_tensor
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_alpha
 from wildood.methods.objective import Batch, Objective, Stage, Start, Terms
@@ -146,11 +147,12 @@ class CsiHeads:
 
 def _check_images(classifier: Classifier, labelled: Source) -> None:
     """Refuse what cannot be turned, or has another range than images have."""
-    height, width = classifier.prepare(labelled.gather(torch.arange(1))[0]).shape[2:]
+    height, width = one_tensor(classifier.prepare(labelled.gather(torch.arange(1))[0]), "Csi").shape[2:]
     if height != width:
         raise InputError(f"Csi turns images, but they are {height} x {width}: give an input spec with size={height}")
     least, greatest = math.inf, -math.inf
-    for raw, _ in raw_batches(labelled):
+    for batch, _ in raw_batches(labelled):
+        raw = one_tensor(batch, "Csi")
         unit = 255 if raw.dtype == torch.uint8 else 1
         least, greatest = min(least, float(raw.min()) / unit), max(greatest, float(raw.max()) / unit)
     if least < -ROUNDING or greatest > 1 + ROUNDING:
@@ -174,7 +176,8 @@ class ContrastiveObjective(Objective):
 
     def forward(self, batch: Batch) -> Terms:
         """The loss of a batch; no constraints."""
-        images = shifted(self.spec, batch.labelled.repeat(2, 1, 1, 1)).to(self.classifier.dtype)
+        twice = one_tensor(batch.labelled, "Csi").repeat(2, 1, 1, 1)
+        images = shifted(self.spec, twice).to(self.classifier.dtype)
         projected = self.projection(self.classifier.features(images))
         labels = joint_labels(batch.labels.repeat(2), self.classes)
         return Terms(supervised_contrastive(projected, labels, self.temperature), {})
@@ -195,7 +198,8 @@ class JointObjective(Objective):
         """The loss of a batch; no constraints."""
         labels, count = batch.labels, len(batch.labels)
         with torch.no_grad():  # no gradient reaches the network, so that no optimiser touches it
-            features = self.classifier.features(shifted(self.spec, batch.labelled).to(self.classifier.dtype))
+            images = shifted(self.spec, one_tensor(batch.labelled, "Csi"))
+            features = self.classifier.features(images.to(self.classifier.dtype))
         turned, both = joint_labels(torch.zeros_like(labels), 1), joint_labels(labels, self.head.settings["classes"])
         loss = F.cross_entropy(self.head.linear(features[:count]), labels)
         loss = loss + F.cross_entropy(self.head.rotation(features), turned)

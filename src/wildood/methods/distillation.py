@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from wildood.data.structures import Raw
 from wildood.models.classifier import Classifier
 
 
@@ -26,7 +27,7 @@ class Distillation:
         self.teacher = copy.deepcopy(classifier).eval().requires_grad_(requires_grad=False)
         self.weight = weight
 
-    def __call__(self, raw: Tensor, logits: Tensor) -> Tensor:
+    def __call__(self, raw: Raw, logits: Tensor) -> Tensor:
         """The divergence for these raw examples and the logits that they have now."""
         with torch.no_grad():
             before = self.teacher(raw).logits.log_softmax(1)

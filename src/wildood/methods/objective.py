@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wildood.data.sources import Source
+from wildood.data.structures import Raw, batch_length, concatenate, have_equal_shapes
 from wildood.methods.schedule import Normalisation, Schedule
 from wildood.models.classifier import Classifier, Outputs
 from wildood.models.moments import Moments
@@ -26,9 +28,9 @@ class Batch(NamedTuple):
     Some labelled examples may be fresh ones: ID examples as they come now, with `NO_LABEL` where they have no class.
     """
 
-    labelled: Tensor
+    labelled: Raw
     labels: Tensor
-    wild: Tensor | None = None
+    wild: Raw | None = None
 
 
 class Terms(NamedTuple):
@@ -190,17 +192,30 @@ class Objective(nn.Module):
         return {}
 
     def outputs(self, batch: Batch) -> tuple[Outputs, Outputs]:
-        """The outputs for the labelled and for the wild examples, from one forward pass."""
-        count = len(batch.labelled)
-        raw = batch.labelled if batch.wild is None else torch.cat([batch.labelled, batch.wild])
-        if self.normalisation == "labelled" and batch.wild is not None:
-            with normalised_by_labelled(self.classifier, count, len(raw)):
-                logits, features = self.classifier(raw)
-        else:
+        """The outputs for the labelled and for the wild examples, from one forward pass.
+
+        Texts may be padded to different lengths: then there are two passes, and BatchNorm layers normalise the wild examples
+        by their running statistics.
+        """
+        count = len(batch.labels)
+        if batch.wild is None:
+            return self.classifier(batch.labelled), Outputs(batch.labels.new_empty(0, 0, dtype=torch.float32))
+        if not have_equal_shapes([batch.labelled, batch.wild]):
+            labelled = self.classifier(batch.labelled)
+            with self._normalised(0, batch_length(batch.wild)):
+                return labelled, self.classifier(batch.wild)
+        raw = concatenate([batch.labelled, batch.wild])
+        with self._normalised(count, batch_length(raw)):
             logits, features = self.classifier(raw)
         if features is None:
             return Outputs(logits[:count]), Outputs(logits[count:])
         return Outputs(logits[:count], features[:count]), Outputs(logits[count:], features[count:])
+
+    def _normalised(self, labelled: int, total: int) -> AbstractContextManager[None]:
+        """The block in which a batch that begins with so many labelled examples is normalised as the schedule says."""
+        if self.normalisation == "batch":
+            return nullcontext()
+        return normalised_by_labelled(self.classifier, labelled, total)
 
 
 class CrossEntropyObjective(Objective):

@@ -3,8 +3,9 @@
 import copy
 import hashlib
 import itertools
+import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any, NamedTuple
@@ -14,12 +15,14 @@ from torch import Tensor, nn
 
 from wildood.data.inputs import InputSpec, to_model_input
 from wildood.data.sources import Source, check_dense, memory_of
+from wildood.data.structures import Raw, batch_length, shape_text, to_device
 from wildood.errors import InputError
-from wildood.models.features import FeatureTap, find_tap
+from wildood.models.features import Call, FeatureTap, call_model, find_tap
 from wildood.models.heads import Head
 from wildood.settings import quoted
 
 EVAL_BATCH = 256
+_LOGGER = logging.getLogger("wildood")
 WRAPPED = "_orig_mod"  # what torch.compile calls the module that it wraps
 _INTERRUPTED: Counter[nn.Module] = Counter()  # in training mode, but for as many blocks of `evaluating` in evaluation mode
 _SWITCHING = Lock()
@@ -45,6 +48,7 @@ class Classifier(nn.Module):
         model: the user's model.
         spec: how raw examples become its input.
         tap: where its features are, for methods and scores that use them.
+        call: how it is called with a batch: `call_model`, or the user's `forward`.
         head: makes logits of the features in the place of the model's last layer, for methods that train one.
 
     >>> classifier = Classifier(nn.Linear(2, 3), tap=None)
@@ -52,15 +56,22 @@ class Classifier(nn.Module):
     torch.Size([4, 3])
     """
 
-    def __init__(self, model: nn.Module, spec: InputSpec | None = None, tap: FeatureTap | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        spec: InputSpec | None = None,
+        tap: FeatureTap | None = None,
+        call: Call = call_model,
+    ) -> None:
         super().__init__()
         self.model = model
         self.spec = spec
         self.tap = tap
+        self.call = call
         self._hook = None if tap is None else tap.attach(model)
         self.head: Head | None = None
 
-    def forward(self, raw: Tensor) -> Outputs:
+    def forward(self, raw: Raw) -> Outputs:
         """Logits, and features if there is a tap, for a batch of raw examples."""
         return self.outputs(self.prepare(raw))
 
@@ -70,26 +81,26 @@ class Classifier(nn.Module):
             self._hook.remove()
         self.tap = self._hook = None
 
-    def prepare(self, raw: Tensor) -> Tensor:
+    def prepare(self, raw: Raw) -> Raw:
         """Raw examples as the model takes them."""
-        return to_model_input(raw.to(self.device), self.spec, self.dtype)
+        return to_model_input(to_device(raw, self.device), self.spec, self.dtype)
 
-    def outputs(self, batch: Tensor) -> Outputs:
+    def outputs(self, batch: Raw) -> Outputs:
         """Logits, and features if there is a tap, for a prepared batch."""
         if self.tap is None:
-            return Outputs(logits_of(self.model(batch)))
+            return Outputs(logits_of(self.call(self.model, batch)))
         if self.head is None:
             with self.tap.catch(self.model) as caught:
-                logits = logits_of(self.model(batch))
+                logits = logits_of(self.call(self.model, batch))
             return Outputs(logits, caught.features())
         return Outputs(*self.head.logits_and_features(self.features, batch))
 
-    def features(self, batch: Tensor) -> Tensor:
+    def features(self, batch: Raw) -> Tensor:
         """The features alone, for a prepared batch."""
         if self.tap is None:
             raise ValueError("this classifier has no features: give it a tap")
         with self.tap.catch(self.model) as caught:
-            self.model(batch)
+            self.call(self.model, batch)
         return caught.features()
 
     @property
@@ -105,13 +116,29 @@ class Classifier(nn.Module):
 
 
 def logits_of(output: Any) -> Tensor:
-    """The logits in a model's output: a tensor, or an object with `.logits` as Hugging Face models return."""
-    logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+    """The logits in a model's output: a tensor, `.logits` as of Hugging Face models, ["logits"], or the first of a tuple.
+
+    One logit z for each example is that of the second of two classes: the logits are (0, z).
+
+    >>> logits_of({"logits": torch.tensor([[0.0], [3.0]])})
+    tensor([[0., 0.],
+            [0., 3.]])
+    """
+    logits = output
+    if not isinstance(output, Tensor):
+        logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+        if isinstance(output, tuple | list) and logits is None and output:
+            logits = output[0]
     if not isinstance(logits, Tensor):
+        names = f" with {', '.join(map(repr, output))}" if isinstance(output, Mapping) else ""
         raise InputError(
-            f"the model returned a {type(output).__name__}: it must return logits as a tensor, or an output with .logits"
+            f"the model returned a {type(output).__name__}{names}: it must return logits, as a tensor, as .logits or "
+            "['logits'], or as the first item of a tuple; or give forward=lambda model, x: ... that returns them"
         )
-    return check_dense(logits, "the model's output").float()
+    logits = check_dense(logits, "the model's output").float()
+    if logits.ndim == 1 or logits.shape[1:] == (1,):
+        logits = nn.functional.pad(logits.reshape(-1, 1), (1, 0))
+    return logits
 
 
 def copy_classifier(
@@ -122,6 +149,7 @@ def copy_classifier(
     *,
     uses_features: bool,
     choose_device: Callable[[nn.Module], torch.device | None] | None = None,
+    call: Call = call_model,
 ) -> tuple[Classifier, int]:
     """A copy of the user's model that is tried on the data, and the number of its classes."""
     if not isinstance(model, nn.Module):
@@ -129,18 +157,18 @@ def copy_classifier(
     if features is not None and not isinstance(features, str):
         raise InputError(f"features is {quoted(features)}: give a submodule's name, one of model.named_modules()")
     try:
-        network = uncompiled(copy.deepcopy(model))
+        network = uncompiled(copy.deepcopy(unwrapped(model)))
     except (RuntimeError, TypeError) as error:
         raise InputError(f"the model cannot be copied: {error}") from error
     device = choose_device(network) if choose_device is not None else None
     network = network if device is None else network.to(device)  # before it is tried, lest all processes use one GPU
     few = source.gather(torch.arange(min(2, len(source))))[0]
-    classes, tap = try_classifier(network, few, spec), None
+    classes, tap = try_classifier(network, few, spec, call), None
     if uses_features or features is not None:
-        tap = tap_features(network, few, spec, None if features is None else plain_name(features))
+        tap = tap_features(network, few, spec, None if features is None else plain_name(features), call)
     if spec is not None:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return Classifier(network, spec, tap if uses_features else None), classes
+    return Classifier(network, spec, tap if uses_features else None, call), classes
 
 
 def check_spec(spec: Any) -> None:
@@ -149,22 +177,22 @@ def check_spec(spec: Any) -> None:
         raise InputError(f"input is a {type(spec).__name__}: give an InputSpec")
 
 
-def try_classifier(model: nn.Module, raw: Tensor, spec: InputSpec | None) -> int:
+def try_classifier(model: nn.Module, raw: Raw, spec: InputSpec | None, call: Call = call_model) -> int:
     """Run the model once on a few examples, in evaluation mode; the number of its classes, or a clear refusal."""
-    classifier = Classifier(model, spec)
+    classifier, count = Classifier(model, spec, call=call), batch_length(raw)
     with evaluating(classifier):
         batch = classifier.prepare(raw)
         try:
-            output = model(batch)
+            output = call(model, batch)
         except Exception as error:
-            raise InputError(
-                f"the model fails on a batch of shape {tuple(batch.shape)} and dtype {batch.dtype}: {error}"
-            ) from error
+            raise InputError(f"the model fails on a batch of {shape_text(batch)}: {error}") from error
         logits = logits_of(output)
-    if logits.ndim != 2 or len(logits) != len(raw) or logits.shape[1] < 2:
+    if isinstance(output, tuple | list) and not hasattr(output, "logits"):
+        _LOGGER.info("the model returns a %s of %d: its first item is taken as logits", type(output).__name__, len(output))
+    if logits.ndim != 2 or len(logits) != count:
         raise InputError(
-            f"the model's output for {len(raw)} examples has shape {tuple(logits.shape)}: it must be (batch, classes) "
-            "with at least two classes"
+            f"the model's output for {count} examples has shape {tuple(logits.shape)}: it must be (batch, classes), or "
+            "(batch, 1) for two classes; of several heads, return one (forward=lambda model, x: ...)"
         )
     if not logits.isfinite().all():
         raise InputError("the model's logits are not finite on the first labelled examples: check its weights and inputs")
@@ -174,14 +202,16 @@ def try_classifier(model: nn.Module, raw: Tensor, spec: InputSpec | None) -> int
     return logits.shape[1]
 
 
-def tap_features(model: nn.Module, raw: Tensor, spec: InputSpec | None, name: str | None = None) -> FeatureTap:
+def tap_features(
+    model: nn.Module, raw: Raw, spec: InputSpec | None, name: str | None = None, call: Call = call_model
+) -> FeatureTap:
     """Where this model's features are, by `find_tap` on a few raw examples, in evaluation mode."""
-    classifier = Classifier(model, spec)
+    classifier = Classifier(model, spec, call=call)
     with evaluating(classifier):
-        return find_tap(model, classifier.prepare(raw), name)
+        return find_tap(model, classifier.prepare(raw), name, call)
 
 
-def last_layer(classifier: Classifier, some: Tensor) -> tuple[Tensor, Tensor]:
+def last_layer(classifier: Classifier, some: Raw) -> tuple[Tensor, Tensor]:
     """Weight and bias of the linear layer that makes logits of the features, for scores that change features.
 
     It is tried on some raw examples, because the last Linear that a forward pass reaches may be something else.
@@ -221,6 +251,17 @@ def model_fingerprint(model: nn.Module) -> str:
         content.update(f"{name} {getattr(value, 'dtype', '')} {tuple(getattr(value, 'shape', ()))}".encode())
         content.update(memory_of(value) if isinstance(value, Tensor) else repr(value).encode())
     return content.hexdigest()
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model without DataParallel or DistributedDataParallel around it.
+
+    >>> unwrapped(nn.DataParallel(nn.Linear(2, 3)))
+    Linear(in_features=2, out_features=3, bias=True)
+    """
+    while isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        model = model.module
+    return model
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
@@ -269,7 +310,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
                     part.training = True
 
 
-def raw_batches(source: Source, batch_size: int = EVAL_BATCH) -> Iterator[tuple[Tensor, Tensor | None]]:
+def raw_batches(source: Source, batch_size: int = EVAL_BATCH) -> Iterator[tuple[Raw, Tensor | None]]:
     """Every example of a source with its label, batch by batch, in order."""
     for start in range(0, len(source), batch_size):
         yield source.gather(torch.arange(start, min(start + batch_size, len(source))))

@@ -1,6 +1,6 @@
 """Penultimate features of any classifier, read by a forward hook."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from wildood.data.structures import Raw, batch_length
 from wildood.errors import InputError
 
+Call = Callable[[nn.Module, Any], Any]  # how a model is called with a prepared batch
 _LISTED = 8  # how many submodules an error message names, at most
 
 
@@ -92,7 +94,18 @@ def _take(module: nn.Module, value: Any) -> None:
         caught.value = (value,)
 
 
-def find_tap(model: nn.Module, batch: Tensor, name: str | None = None) -> FeatureTap:
+def call_model(model: nn.Module, batch: Raw) -> Any:
+    """The model's output for a prepared batch: model(**batch) for a dict, model(*batch) for a tuple or a list.
+
+    >>> call_model(nn.Bilinear(2, 3, 4), {"input1": torch.zeros(5, 2), "input2": torch.zeros(5, 3)}).shape
+    torch.Size([5, 4])
+    """
+    if isinstance(batch, Tensor):
+        return model(batch)
+    return model(**batch) if isinstance(batch, dict) else model(*batch)
+
+
+def find_tap(model: nn.Module, batch: Raw, name: str | None = None, call: Call = call_model) -> FeatureTap:
     """The output of the named submodule, or else the input of the last Linear that a forward pass of `batch` reaches.
 
     >>> find_tap(nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 3)), torch.zeros(1, 2))
@@ -100,10 +113,10 @@ def find_tap(model: nn.Module, batch: Tensor, name: str | None = None) -> Featur
     """
     if name is not None:
         if name not in {known for known, _ in model.named_modules() if known}:
-            raise InputError(_no_submodule(name, _usable_as_features(model, batch)))
+            raise InputError(_no_submodule(name, _usable_as_features(model, batch, call)))
         tap = FeatureTap(name, side="output")
     else:
-        last = last_linear(model, batch)
+        last = last_linear(model, batch, call)
         if last is None:
             raise InputError(
                 "the model has no nn.Linear that a forward pass reaches: name the submodule whose output are the features "
@@ -111,35 +124,35 @@ def find_tap(model: nn.Module, batch: Tensor, name: str | None = None) -> Featur
             )
         tap = FeatureTap(last, side="input")
     with tap.attach(model), tap.catch(model) as caught:
-        model(batch)
+        call(model, batch)
     caught.features()
     return tap
 
 
-def last_linear(model: nn.Module, batch: Tensor) -> str | None:
+def last_linear(model: nn.Module, batch: Raw, call: Call = call_model) -> str | None:
     """The name of the last nn.Linear that a forward pass of `batch` reaches, if there is one."""
     reached: list[str] = []
     with ExitStack() as hooks:
         for name, module in model.named_modules():
             if isinstance(module, nn.Linear):
                 hooks.enter_context(module.register_forward_pre_hook(lambda *_, name=name: reached.append(name)))
-        model(batch)
+        call(model, batch)
     return reached[-1] if reached else None
 
 
-def _usable_as_features(model: nn.Module, batch: Tensor) -> list[str]:
+def _usable_as_features(model: nn.Module, batch: Raw, call: Call) -> list[str]:
     """The submodules that give one vector for each example (or an image, which is averaged), the first called first."""
     usable: dict[str, bool] = {}
 
     def note(name: str, output: Any) -> None:
         usable.pop(name, None)  # a submodule that is called again has its place, and its features, from its last call
-        usable[name] = isinstance(output, Tensor) and output.ndim in {2, 4} and len(output) == len(batch)
+        usable[name] = isinstance(output, Tensor) and output.ndim in {2, 4} and len(output) == batch_length(batch)
 
     with ExitStack() as hooks:
         for name, module in model.named_modules():
             if name and not isinstance(module, torch.jit.ScriptModule):  # which takes no hooks
-                hooks.enter_context(module.register_forward_hook(lambda *call, name=name: note(name, call[-1])))
-        model(batch)
+                hooks.enter_context(module.register_forward_hook(lambda *hooked, name=name: note(name, hooked[-1])))
+        call(model, batch)
     return [name for name, fits in usable.items() if fits]
 
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wildood.data.augmentation import rotations
+from wildood.data.structures import Raw, one_tensor
 
 
 class OodHead(nn.Module):
@@ -38,7 +39,7 @@ class Head(nn.Module):
         super().__init__()
         self.settings = {"features": features, "classes": classes}
 
-    def logits_and_features(self, features_of: Callable[[Tensor], Tensor], batch: Tensor) -> tuple[Tensor, Tensor]:
+    def logits_and_features(self, features_of: Callable[[Raw], Tensor], batch: Raw) -> tuple[Tensor, Tensor]:
         """The logits and the features of a batch of model inputs; a head may ask for features of other views of it."""
         features = features_of(batch)
         return self(features), features
@@ -86,10 +87,11 @@ class JointHead(Head):
         each = logits.view(self.turns, -1, self.turns, self.settings["classes"])  # turned, image, said to be turned, class
         return torch.stack([each[turn, :, turn] for turn in range(self.turns)]).mean(0)
 
-    def logits_and_features(self, features_of: Callable[[Tensor], Tensor], batch: Tensor) -> tuple[Tensor, Tensor]:
+    def logits_and_features(self, features_of: Callable[[Raw], Tensor], batch: Raw) -> tuple[Tensor, Tensor]:
         """The logits from all four rotations, and the features of the images as they are."""
-        features = features_of(rotations(batch))
-        return self(features), features[: len(batch)]
+        images = one_tensor(batch, "this head")
+        features = features_of(rotations(images))
+        return self(features), features[: len(images)]
 
 
 HEADS: dict[str, type[Head]] = {cls.__name__: cls for cls in (DeConfHead, JointHead)}

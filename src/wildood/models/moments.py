@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from wildood.data.structures import Raw
 from wildood.models.classifier import Classifier, evaluating, logits_of
 from wildood.models.features import last_linear
 
@@ -48,7 +49,7 @@ class Moments:
 
 
 @contextmanager
-def moments_of(classifier: Classifier, some: Tensor) -> Iterator[Moments | None]:
+def moments_of(classifier: Classifier, some: Raw) -> Iterator[Moments | None]:
     """The moments at the layer that makes the logits, over the forward passes inside the block.
 
     `some` raw examples are used to find the layer. The block gets None if no linear layer makes the logits.
@@ -61,7 +62,7 @@ def moments_of(classifier: Classifier, some: Tensor) -> Iterator[Moments | None]
         yield moments
 
 
-def _find_layer(classifier: Classifier, some: Tensor) -> Moments | None:
+def _find_layer(classifier: Classifier, some: Raw) -> Moments | None:
     """The last linear layer, if it makes the logits in its only call, has a weight of its own and few enough features.
 
     The logits may be a multiple of its output, as in a classifier that was calibrated by a temperature.
@@ -70,13 +71,13 @@ def _find_layer(classifier: Classifier, some: Tensor) -> Moments | None:
     outputs: list[Tensor] = []
     with evaluating(classifier):
         batch = classifier.prepare(some)
-        name = last_linear(model, batch)
+        name = last_linear(model, batch, classifier.call)
         if name is None:
             return None
         layer = model.get_submodule(name)
         # A copy: a model may divide the output in place.
         with layer.register_forward_hook(lambda _layer, _inputs, output: outputs.append(output.clone())):
-            logits = logits_of(model(batch))
+            logits = logits_of(classifier.call(model, batch))
     output = outputs[-1]
     if not isinstance(layer, nn.Linear) or layer.in_features > WIDEST or len(outputs) > 1:
         return None

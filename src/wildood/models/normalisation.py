@@ -53,7 +53,7 @@ def _forward(layer: _BatchNorm, labelled: int, total: int, x: Tensor) -> Tensor:
 
     Otherwise, as for tokens, rows may be in any order: it normalises by running statistics, or by all rows if it has none.
     """
-    if len(x) != total:
+    if len(x) != total or not labelled:
         if layer.running_mean is None:
             return type(layer).forward(layer, x)
         return F.batch_norm(x, layer.running_mean, layer.running_var, layer.weight, layer.bias, eps=layer.eps)

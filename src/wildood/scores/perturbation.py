@@ -6,21 +6,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wildood.data.structures import Raw, one_tensor
 from wildood.errors import InputError
 from wildood.models.classifier import Classifier, Outputs
 from wildood.scores.score import Score, Scored
 from wildood.settings import check_number
 
 
-def perturb(
-    classifier: Classifier, raw: Tensor, lower: Callable[[Outputs], Tensor], epsilon: float
-) -> tuple[Tensor, Outputs]:
+def perturb(classifier: Classifier, raw: Raw, lower: Callable[[Outputs], Tensor], epsilon: float) -> tuple[Tensor, Outputs]:
     """The perturbed input x~ = x - ε sign(∇_x lower(x)) / std, with sign(0) = 1, and the outputs for x itself.
 
     ε is on the raw scale from 0 to 1: the input spec divides the input by std, and so the step. Without an input spec, ε is
     on the scale of the model's input.
     """
-    batch = classifier.prepare(raw)
+    batch = one_tensor(classifier.prepare(raw), "a step on the input (epsilon)")
     if batch.dtype in {torch.float16, torch.bfloat16}:
         raise InputError(
             f"a step of {epsilon} on the input is lost in {batch.dtype}: give the model in float32, or epsilon=0"
@@ -61,7 +60,7 @@ class PerturbedScore(Score):
         scores: Tensor = self(outputs)
         return scores
 
-    def of(self, classifier: Classifier, raw: Tensor) -> Scored:
+    def of(self, classifier: Classifier, raw: Raw) -> Scored:
         """The scores of the perturbed input, and the outputs of the input itself."""
         epsilon = self.setting("epsilon")
         if epsilon == 0:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from wildood.data.sources import Source
+from wildood.data.structures import Raw
 from wildood.errors import InputError
 from wildood.models.classifier import Classifier, Outputs, evaluating, raw_batches
 
@@ -58,7 +59,7 @@ class Score(nn.Module):
         """One number per example."""
         raise NotImplementedError
 
-    def of(self, classifier: Classifier, raw: Tensor) -> Scored:
+    def of(self, classifier: Classifier, raw: Raw) -> Scored:
         """The scores of a raw batch; a score that perturbs the input overrides this."""
         outputs = classifier(raw)
         return Scored(self(outputs), outputs)

@@ -9,6 +9,7 @@ from torch import Tensor
 from wildood.data.augmentation import flip_and_crop
 from wildood.data.sampling import ShuffledCycle, generator
 from wildood.data.sources import Source, is_mapped
+from wildood.data.structures import Raw, batch_length, concatenate, map_structure, to_device
 from wildood.data.wild import Wild
 from wildood.methods.objective import NO_LABEL, Batch
 from wildood.methods.schedule import Schedule
@@ -62,14 +63,15 @@ class Batches:
         assert labels is not None  # noqa: S101 - labelled
         if self._fresh is not None and self._fresh_order is not None:
             more, classes = _gather(self._fresh, self._fresh_order.take(self._fresh_count)[self._fresh_share])
-            classes = labels.new_full((len(more),), NO_LABEL) if classes is None else classes
-            raw, labels = torch.cat([raw, more.to(raw)]), torch.cat([labels, classes.to(labels)])
+            classes = labels.new_full((batch_length(more),), NO_LABEL) if classes is None else classes
+            raw, labels = concatenate([raw, more]), torch.cat([labels, classes.to(labels)])
         wild = None if self._wild is None else self._wild.draw(self._schedule.batch)
         if self._schedule.augment:
             raw, wild = self._augmented(raw), None if wild is None else self._augmented(wild)
-        return Batch(raw.to(device), labels.to(device), None if wild is None else wild.to(device))
+        return Batch(to_device(raw, device), labels.to(device), None if wild is None else to_device(wild, device))
 
-    def _augmented(self, images: Tensor) -> Tensor:
+    def _augmented(self, images: Raw) -> Tensor:
+        assert isinstance(images, Tensor)  # noqa: S101 - check_augmentation has refused others
         spec = self._classifier.spec
         layout = "NCHW" if spec is None else spec.layout
         return flip_and_crop(images, layout, self._augmentation, of=self._schedule.batch, share=self._share)
@@ -99,12 +101,12 @@ class Batches:
         """Nothing is to be closed."""
 
 
-def _gather(source: Source, indices: Tensor) -> tuple[Tensor, Tensor | None]:
+def _gather(source: Source, indices: Tensor) -> tuple[Raw, Tensor | None]:
     """The examples at these indices; of several processes, one may have none of a small share."""
     if len(indices):
         return source.gather(indices)
     raw, labels = source.gather(torch.zeros(1, dtype=torch.int64))
-    return raw[:0], None if labels is None else labels[:0]
+    return map_structure(lambda part: part[:0], raw), None if labels is None else labels[:0]
 
 
 class Prefetch:
