@@ -32,6 +32,7 @@ _HOMES = {
     "TrainingError": "wildood.errors",
     "Vim": "wildood.scores.vim",
     "WandbLogger": "wildood.train.loggers",
+    "WildClassifier": "wildood.detect.estimator",
     "WildMixture": "wildood.data.wild",
     "WildoodError": "wildood.errors",
     "Woods": "wildood.methods.woods",
@@ -75,6 +76,7 @@ __all__ = [
     "TrainingError",
     "Vim",
     "WandbLogger",
+    "WildClassifier",
     "WildMixture",
     "WildoodError",
     "Woods",
@@ -97,6 +99,7 @@ if TYPE_CHECKING:
     from wildood.data.inputs import InputSpec
     from wildood.data.wild import WildMixture
     from wildood.detect.detector import UNKNOWN, Detector
+    from wildood.detect.estimator import WildClassifier
     from wildood.detect.fit import fit
     from wildood.detect.fit_many import fit_many, select
     from wildood.detect.posthoc import posthoc
