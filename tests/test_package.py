@@ -58,6 +58,15 @@ def test_importing_wildood_imports_neither_torch_nor_numpy(tmp_path):
     assert heavy == []
 
 
+def test_fit_and_the_loggers_load_without_the_packages_of_extras(tmp_path):
+    extras = run_python(
+        "import json, sys, wildood; wildood.fit, wildood.posthoc, wildood.TensorBoardLogger, wildood.WandbLogger; "
+        "print(json.dumps([name for name in ('sklearn', 'tensorboard', 'mlflow', 'wandb') if name in sys.modules]))",
+        cwd=tmp_path,
+    )
+    assert extras == []
+
+
 def test_errors_load_without_torch(tmp_path):
     assert (
         run_python("import json, sys, wildood; wildood.InputError; print(json.dumps('torch' in sys.modules))", cwd=tmp_path)

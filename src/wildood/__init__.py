@@ -10,6 +10,7 @@ _HOMES = {
     "Callback": "wildood.train.callbacks",
     "CheckpointError": "wildood.errors",
     "Csi": "wildood.methods.csi",
+    "CsvLogger": "wildood.train.loggers",
     "Detector": "wildood.detect.detector",
     "DetectorFileError": "wildood.errors",
     "EnergyLogistic": "wildood.methods.energy_logistic",
@@ -19,6 +20,7 @@ _HOMES = {
     "InputError": "wildood.errors",
     "InputSpec": "wildood.data.inputs",
     "Knn": "wildood.scores.knn",
+    "MLflowLogger": "wildood.train.loggers",
     "Mahalanobis": "wildood.scores.mahalanobis",
     "MaxLogit": "wildood.scores.max_logit",
     "MaxSoftmax": "wildood.scores.max_softmax",
@@ -26,8 +28,11 @@ _HOMES = {
     "OutlierExposure": "wildood.methods.outlier_exposure",
     "ReAct": "wildood.scores.react",
     "Schedule": "wildood.methods.schedule",
+    "TensorBoardLogger": "wildood.train.loggers",
     "TrainingError": "wildood.errors",
     "Vim": "wildood.scores.vim",
+    "WandbLogger": "wildood.train.loggers",
+    "WildClassifier": "wildood.detect.estimator",
     "WildMixture": "wildood.data.wild",
     "WildoodError": "wildood.errors",
     "Woods": "wildood.methods.woods",
@@ -49,6 +54,7 @@ __all__ = [
     "Callback",
     "CheckpointError",
     "Csi",
+    "CsvLogger",
     "Detector",
     "DetectorFileError",
     "EnergyLogistic",
@@ -58,6 +64,7 @@ __all__ = [
     "InputError",
     "InputSpec",
     "Knn",
+    "MLflowLogger",
     "Mahalanobis",
     "MaxLogit",
     "MaxSoftmax",
@@ -65,8 +72,11 @@ __all__ = [
     "OutlierExposure",
     "ReAct",
     "Schedule",
+    "TensorBoardLogger",
     "TrainingError",
     "Vim",
+    "WandbLogger",
+    "WildClassifier",
     "WildMixture",
     "WildoodError",
     "Woods",
@@ -89,6 +99,7 @@ if TYPE_CHECKING:
     from wildood.data.inputs import InputSpec
     from wildood.data.wild import WildMixture
     from wildood.detect.detector import UNKNOWN, Detector
+    from wildood.detect.estimator import WildClassifier
     from wildood.detect.fit import fit
     from wildood.detect.fit_many import fit_many, select
     from wildood.detect.posthoc import posthoc
@@ -113,6 +124,7 @@ if TYPE_CHECKING:
     from wildood.scores.react import ReAct
     from wildood.scores.vim import Vim
     from wildood.train.callbacks import Callback
+    from wildood.train.loggers import CsvLogger, MLflowLogger, TensorBoardLogger, WandbLogger
 
 
 def __getattr__(name: str) -> Any:

@@ -121,7 +121,7 @@ def fit(
     false-alarm rate <= 5 % on average over holdouts, if the 100 holdout examples are unseen and future ID data has the same
     distribution
     """
-    method = _checked_method(method)
+    method = check_method(method)
     check_choice(keep, "keep", get_args(Keep))
     if keep == "as_published" and (ood is None or holdout is None):
         raise InputError("keep='as_published' chooses the epoch by known OOD examples: give ood=x and holdout=(x, y), too")
@@ -220,7 +220,8 @@ class _Deployed(NamedTuple):
     like_labelled: bool = False  # as in `Baseline`
 
 
-def _checked_method(method: Any) -> Method:
+def check_method(method: Any) -> Method:
+    """The method, `Woods()` for None."""
     if isinstance(method, type) or not (method is None or hasattr(method, "objective")):
         raise InputError(f"method is {method if isinstance(method, type) else type(method)}: give one such as Woods()")
     checked: Method = Woods() if method is None else method
