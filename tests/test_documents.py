@@ -97,6 +97,7 @@ def names():
         "wild_images": images(300)[0],
         "new_images": new_images,
         "new_labels": new_labels,
+        "x_svhn": vectors(60)[0] - 6,
     }
 
 

@@ -37,9 +37,11 @@ _HOMES = {
     "WildoodError": "wildood.errors",
     "Woods": "wildood.methods.woods",
     "WoodsAlt": "wildood.methods.woods_alt",
+    "evaluate": "wildood.report.evaluation",
     "fit": "wildood.detect.fit",
     "fit_many": "wildood.detect.fit_many",
     "fpr_by_share": "wildood.evaluate.mixture",
+    "inspect": "wildood.report.inspection",
     "load": "wildood.detect.storage",
     "open_images": "wildood.data.folders",
     "open_set": "wildood.data.catalog",
@@ -81,9 +83,11 @@ __all__ = [
     "WildoodError",
     "Woods",
     "WoodsAlt",
+    "evaluate",
     "fit",
     "fit_many",
     "fpr_by_share",
+    "inspect",
     "load",
     "open_images",
     "open_set",
@@ -115,6 +119,8 @@ if TYPE_CHECKING:
     from wildood.methods.schedule import Schedule
     from wildood.methods.woods import Woods
     from wildood.methods.woods_alt import WoodsAlt
+    from wildood.report.evaluation import evaluate
+    from wildood.report.inspection import inspect
     from wildood.scores.energy import EnergyScore
     from wildood.scores.knn import Knn
     from wildood.scores.mahalanobis import Mahalanobis
@@ -128,10 +134,12 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "evaluate":  # also the name of a room, which can be called: the same whether or not it is imported already
+        return import_module("wildood.evaluate")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'wildood' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__})

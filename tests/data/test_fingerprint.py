@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from wildood.data import fingerprint
-from wildood.data.fingerprint import ExampleHashes, Overlap
+from wildood.data.fingerprint import ExampleHashes, Overlap, same_examples
 from wildood.data.sources import ArraySource, DatasetSource, Part
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (50, 4, 4, 3), dtype=np.uint8)
@@ -174,3 +174,13 @@ def test_a_holdout_of_trained_rows_is_a_leak_where_rows_seldom_repeat(distinct):
     rng = np.random.default_rng(0)
     known = rng.integers(0, distinct, (2000, 1))
     assert array(known[:400]).overlap(array(known)).is_leak
+
+
+def test_two_sources_of_the_same_examples_are_recognised_unless_they_change_at_each_reading():
+    labels = np.zeros(50, int)
+    assert same_examples(ArraySource(IMAGES), ArraySource(IMAGES.copy(), labels))
+    assert not same_examples(ArraySource(IMAGES), ArraySource(IMAGES[::-1]))
+    rows = IMAGES.reshape(50, -1)
+    first, second, noisy = (DatasetSource(Rows(rows, noise), labelled=False, name="x") for noise in (False, False, True))
+    assert same_examples(first, second)
+    assert not same_examples(noisy, DatasetSource(Rows(rows, noise=True), labelled=False, name="x"))

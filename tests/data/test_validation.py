@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from wildood.data.validation import labelled_source, unlabelled_source
+from wildood.data.images import Images
+from wildood.data.validation import has_labels, id_source, labelled_source, unlabelled_source
 from wildood.errors import InputError
 
 X = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)
@@ -154,3 +155,44 @@ def test_a_length_that_is_none_is_refused(read, length):
 @pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.int8])
 def test_labels_may_be_integers_of_any_kind(dtype):
     assert labelled_source((X, torch.from_numpy(Y).to(dtype)), "labelled").gather(ORDER)[1].tolist() == Y[ORDER].tolist()
+
+
+@pytest.mark.parametrize(
+    ("data", "labelled"),
+    [
+        ((X, Y), True),
+        ([X, Y], True),
+        (TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)), True),
+        (Items((X[0], 1)), True),
+        (Images(X, Y), True),
+        (X, False),
+        (torch.from_numpy(X), False),
+        (TensorDataset(torch.from_numpy(X)), False),
+        (Items(X[0]), False),
+        (Items((X[0], 1, 2)), False),
+        (Items((X[0], "cat")), False),
+        (Images(X), False),
+    ],
+)
+def test_id_examples_have_labels_if_each_comes_with_a_class(data, labelled):
+    source = id_source(data, "id")
+    assert len(source) == 10
+    assert has_labels(source) is labelled
+    assert id_source(source, "id") is source
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ((X, Y[:5]), "id: 10 examples but 5 labels: give as many of one as of the other"),
+        (Images(X, Y.astype("f")), "id: labels have dtype float32"),
+        (TensorDataset(torch.from_numpy(X), torch.rand(10)), "id: labels have dtype float32"),
+        ([X, X, X], "id is a list of 3: give x alone, as one array: np.stack makes one"),
+        (LOADER, r"id is a DataLoader.* write id=loader\.dataset instead"),
+        (None, "id is a NoneType: give id=x"),
+        (Items(X[0] * np.nan), "id: example 0 holds NaN or infinity"),
+    ],
+)
+def test_id_examples_that_cannot_be_read_are_refused(data, message):
+    with pytest.raises(InputError, match=f"^{message}"):
+        id_source(data, "id").gather(torch.arange(1))

@@ -9,13 +9,9 @@ from torch import nn
 
 import wildood
 from wildood.data.archives import ArrayShard
-from wildood.data.images import Images
 from wildood.detect.bulk import score_shard
 from wildood.detect.detector import Detector, Example
-from wildood.experiments.evaluation import Decisions, SetDecisions, measure
 from wildood.models.classifier import Classifier
-from wildood.report.evaluation_page import metrics_record
-from wildood.report.inspection_page import inspect_traffic, inspection_page, inspection_record
 from wildood.scores.score import Score
 
 HUGE = np.float32([[3e38, -3e38], [-3e38, 3e38], [3e38, 3e38], [-3e38, -3e38]])
@@ -147,17 +143,15 @@ def test_lines_and_records_hold_an_infinite_score_as_text():
     first, second = map(strict, score_shard(detector, shard, "jsonl").text.splitlines())
     assert (first["score"], first["decision"], type(second["score"])) == ("inf", "unknown", float)
     assert score_shard(detector, shard, "csv").text.splitlines()[1] == "0,inf,unknown,0"
-    found = inspect_traffic(detector, Decisions.of(detector, *detector.score_and_classify(x)))
-    record = inspection_record(detector, found, Images(x, where="inbox"), top=2)
-    assert strict(json.dumps(record))["most_ood"][0] | {"class": 0} == {
+    found = wildood.inspect(detector, x, top=2)
+    assert strict(json.dumps(found.to_dict()))["most_ood"][0] | {"class": 0} == {
         "example": 0, "number": 0, "why": "highest score", "score": "inf", "p_value": 0.01, "decision": "unknown", "class": 0
     }  # fmt: skip
-    assert ">inf<" in inspection_page(detector, found, Images(x, where="inbox"), record, "wildood inspect")
+    assert ">inf<" in found.page()
 
 
-def test_an_evaluation_counts_examples_that_overflow_as_caught(tmp_path):
+def test_an_evaluation_counts_examples_that_overflow_as_caught():
     detector = energy().calibrate(np.random.default_rng(0).normal(size=(99, 2)).astype(np.float32))
-    known, unknown = (SetDecisions.asked(detector, "a", Images(x)) for x in (np.zeros((5, 2), np.float32), HUGE[:3]))
-    measured = measure(detector, known, [unknown], resamples=10)
-    assert (measured.evaluation.ood[0].caught.value, measured.evaluation.ood[0].auroc.value) == (1.0, 1.0)
-    strict(json.dumps(metrics_record(measured, tmp_path, "wildood evaluate"), allow_nan=False))
+    found = wildood.evaluate(detector, np.zeros((5, 2), np.float32), HUGE[:3], resamples=10)
+    assert (found.ood[0].caught.value, found.ood[0].auroc.value) == (1.0, 1.0)
+    strict(json.dumps(found.to_dict(), allow_nan=False))

@@ -22,10 +22,10 @@ from wildood.experiments.evaluation import (
     OodResult,
     PromiseCheck,
     SetDecisions,
-    measure,
 )
 from wildood.models.small import MLP, SmallCNN
 from wildood.report import figures
+from wildood.report.evaluation import measure
 from wildood.report.evaluation_page import (
     _legend,
     class_table,
@@ -50,7 +50,7 @@ def pictures(rng, count, brightness=200):
 def measured(detector, known, unknown):
     asked = SetDecisions.asked(detector, "test <1>", known)
     answers = [SetDecisions.asked(detector, name, images) for name, images in unknown.items()]
-    return measure(detector, asked, answers, resamples=20)
+    return replace(measure(detector, asked, answers, resamples=20), command=COMMAND, directory="d")
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def cases():
 
 @pytest.fixture(scope="module")
 def pages(cases):
-    return {name: evaluation_page(case, {"command": COMMAND, "detector": "d"}) for name, case in cases.items()}
+    return {name: evaluation_page(case) for name, case in cases.items()}
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_a_page_refers_to_nothing_outside_and_holds_each_id_once(pages, trees, c
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_tables_say_what_was_measured(cases, trees, case):
-    evaluation, tree = cases[case].evaluation, trees[case]
+    evaluation, tree = cases[case], trees[case]
     rows = tree.panel("What is caught of each OOD set").rows()
     for result in evaluation.ood:
         assert rows[result.name][0].startswith(f"{100 * result.caught.value:.1f} [")
@@ -141,11 +141,11 @@ def test_the_line_of_alpha_is_drawn_only_where_it_is_promised(cases, monkeypatch
     limits = []
     monkeypatch.setattr(figures, "by_class", lambda _name, _bars, limit: limits.append(limit) or "")
     case = cases["by class"]
-    promised = case._replace(detector=copy.copy(case.detector))
+    promised = replace(case, detector=copy.copy(case.detector))
     promised.detector.promise = replace(case.detector.promise, by_class=True)
-    page = parse(evaluation_page(promised, {}))
+    page = parse(evaluation_page(promised))
     for other in (case, cases["pictures"], cases["vectors"]):
-        evaluation_page(other, {})
+        evaluation_page(other)
     assert limits == [0.2, None, None, None]
     assert "Classes are what the classifier predicts: a rate is promised for each of these." in page.text
     assert "A rate is promised for each predicted class, none for the true ones." in page.text
@@ -155,8 +155,8 @@ def test_classes_that_could_not_be_matched_by_name_are_told(cases, trees, parse,
     told = "the detector has no names for its classes, so those of the labels are numbered in their order."
     assert told not in trees["vectors"].text
     case = cases["vectors"]
-    found = replace(case.evaluation, id=replace(case.evaluation.id, unmatched_names=True))
-    assert told in parse(evaluation_page(case._replace(evaluation=found), {})).panel("What it costs on ID data").text
+    found = replace(case, id=replace(case.id, unmatched_names=True))
+    assert told in parse(evaluation_page(found)).panel("What it costs on ID data").text
 
 
 def test_classes_with_odd_names_are_shown_by_them(trees):
@@ -171,7 +171,7 @@ def test_a_long_list_of_classes_is_cut_where_it_is_least_interesting(cases, tree
     assert len(rows) == 20
     shown = [float(cells[0].split(" ")[0]) for cells in rows.values()]
     assert shown == sorted(shown, reverse=True)
-    highest = max(share.value for share in cases["vectors"].evaluation.id.false_alarms_by_class.values())
+    highest = max(share.value for share in cases["vectors"].id.false_alarms_by_class.values())
     assert shown[0] == pytest.approx(100 * highest, abs=0.05)
     assert "metrics.json has the other 10, too" in trees["vectors"].panel("Who bears the false alarms").text
 
@@ -183,11 +183,11 @@ def test_the_most_confident_mistakes_are_the_pictures(cases, trees):
     source = panel.all("img")[0].attributes["src"].removeprefix("data:image/png;base64,")
     worst = int(np.argmin(np.where(answers.accepted, answers.scores, np.inf)))
     picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(source))))
-    assert np.array_equal(picture, answers.images.examples[worst, :, :, 0])
+    assert np.array_equal(picture, answers.source.examples[worst, :, :, 0])
     assert panel.all("figcaption")[0].text == f"{NAMES[answers.classes[worst]]}, {answers.scores[worst]:.3g}"
     alarm = int(np.argmax(np.where(case.known.accepted, -np.inf, case.known.scores)))
     panel = trees["pictures"].panel("test <1>, rejected")
-    assert panel.all("figcaption")[0].text == f"{NAMES[case.known.images.labels[alarm]]}, {case.known.scores[alarm]:.3g}"
+    assert panel.all("figcaption")[0].text == f"{NAMES[case.known.labels[alarm]]}, {case.known.scores[alarm]:.3g}"
 
 
 def test_what_is_no_picture_is_not_shown_as_one(trees):
@@ -208,14 +208,13 @@ def test_scores_are_shown_by_their_distance_from_the_threshold_of_their_class(ca
     monkeypatch.setattr(figures, "histogram", lambda *given: drawn.append(given) or "")
     monkeypatch.setattr(figures, "roc", lambda *_, points, **__: drawn.append(points) or "")
     case = cases["by class"]
-    evaluation_page(case, {})
+    evaluation_page(case)
     (_, known, unknown, threshold, _, axis), points = drawn
     assert (threshold, axis) == (0, "score - threshold of the predicted class")
     assert np.array_equal(known > 0, ~case.known.accepted)
     assert np.array_equal(unknown > 0, ~case.unknown[0].accepted)
-    found = case.evaluation
-    assert points == {"svhn": (found.id.false_alarms.value, found.ood[0].caught.value)}
-    assert found.id.false_alarms.value != np.mean(case.known.scores > case.detector.threshold)
+    assert points == {"svhn": (case.id.false_alarms.value, case.ood[0].caught.value)}
+    assert case.id.false_alarms.value != np.mean(case.known.scores > case.detector.threshold)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -226,8 +225,8 @@ def test_the_lead_says_what_becomes_of_the_promise(cases, trees, case):
 def test_a_set_that_set_the_threshold_is_said_to_be_so(cases, trees, parse, undrawn):
     assert "is not new" not in trees["vectors"].text
     case = cases["vectors"]
-    far = case._replace(evaluation=replace(case.evaluation, ood=(replace(case.evaluation.ood[0], role_of="threshold"),)))
-    panel = parse(evaluation_page(far, {})).panel("What it costs on ID data")
+    far = replace(case, ood=(replace(case.ood[0], role_of="threshold"),))
+    panel = parse(evaluation_page(far)).panel("What it costs on ID data")
     assert "far: these examples set the detector's threshold: what is measured here is not new." in panel.text
 
 

@@ -13,8 +13,9 @@ from wildood.detect.detector import Promise
 from wildood.evaluate.intervals import in_percent, percent_digits
 from wildood.evaluate.mixture import fpr_by_share, unknown_share
 from wildood.evaluate.thresholds import p_values
-from wildood.experiments.evaluation import Decisions
+from wildood.experiments.evaluation import Decisions, SetDecisions
 from wildood.models.small import MLP, SmallCNN
+from wildood.report.inspection import InspectionReport
 from wildood.report.inspection_page import SHARES, inspect_traffic, inspection_page, inspection_record, ranked_examples
 
 RNG = np.random.default_rng(0)
@@ -37,6 +38,12 @@ def detector():
 
 def decided(detector, scores=TRAFFIC, classes=None):
     return Decisions.of(detector, scores, CLASSES[: len(scores)] if classes is None else classes)
+
+
+def reported(detector, found, images, top, command=COMMAND):
+    """The inspection with the examples that were inspected."""
+    traffic = SetDecisions(**vars(found.traffic), name="wild", source=images)
+    return InspectionReport(**vars(found) | {"traffic": traffic}, detector=detector, top=top, command=command)
 
 
 def test_the_share_of_unknowns_is_tested_against_the_holdout(detector):
@@ -105,7 +112,7 @@ def test_no_share_below_the_bound_is_possible_and_some_above_it_are(detector, co
     rng = np.random.default_rng(count)
     scores = np.append(rng.normal(size=450), rng.normal(size=count) + 3)
     found = inspect_traffic(detector, decided(detector, scores, np.zeros(len(scores), int)))
-    record = inspection_record(detector, found, Images(np.zeros((len(scores), 1))), top=1)
+    record = inspection_record(reported(detector, found, Images(np.zeros((len(scores), 1))), top=1))
     rows, bound = record["fpr_by_share"], found.least_possible
     assert [row["pi"] for row in rows if row["possible"] and row["pi"] < bound] == []
     possible = [row["pi"] for row in rows if row["possible"]]
@@ -162,7 +169,8 @@ def test_the_record_has_files_where_there_are_some_and_the_classes_names(detecto
     detector.record["classes"] = ["cat", "dog"]
     found = inspect_traffic(detector, decided(detector))
     files = tuple(f"day/{number}.png" for number in range(500))
-    record = inspection_record(detector, found, Images(np.zeros((500, 1)), where="inbox", names=files), top=4)
+    images = Images(np.zeros((500, 1)), where="inbox", names=files)
+    record = inspection_record(reported(detector, found, images, top=4))
     number = int(np.argmax(TRAFFIC))
     assert record["most_ood"][0] == {
         "example": f"day/{number}.png",
@@ -220,9 +228,8 @@ def made():
     def page(detector, x, known=None, top=8, names=(), **settings):
         traffic = Images(x, where="<inbox>", names=names)
         decided = [None if one is None else Decisions.of(detector, *detector.score_and_classify(one)) for one in (x, known)]
-        found = inspect_traffic(detector, *decided, **settings)
-        record = inspection_record(detector, found, traffic, top)
-        return detector, found, traffic, record, inspection_page(detector, found, traffic, record, COMMAND)
+        found = reported(detector, inspect_traffic(detector, *decided, **settings), traffic, top)
+        return detector, found, traffic, found.to_dict(), inspection_page(found)
 
     with torch.random.fork_rng():
         return {
@@ -382,6 +389,6 @@ def test_scores_by_class_are_shown_from_their_thresholds(trees):
 
 
 def test_the_same_inspection_gives_the_same_page(made):
-    *given, before = made["pictures"]
-    assert inspection_page(*given, COMMAND) == before
+    _, found, *_, before = made["pictures"]
+    assert inspection_page(found) == before
     assert "<dd>wildood inspect det --wild &#34;&lt;script&gt;&amp;&#34;</dd>" in before

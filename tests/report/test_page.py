@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from wildood.data.inputs import InputSpec
+from wildood.data.sources import ArraySource
 from wildood.report import page
 from wildood.report.figures import COLOURS
 from wildood.report.page import LARGEST, SHOWN, gallery, generator, is_picture, render, settings_text
@@ -127,6 +128,21 @@ def test_floats_are_shown_as_the_nearest_byte(pictures):
 def test_floats_outside_are_shown_as_black_and_white(pictures):
     given = np.array([-0.5, 0.0, 1.0, 1.7]).reshape(1, 2, 2, 1)
     assert np.asarray(pictures(show(given))[0]).tolist() == [[0, 0], [255, 255]]
+
+
+def test_of_a_source_only_what_is_shown_is_read(pictures):
+    images, read = random_images(30, 6, 9, 3), []
+
+    class Reads(ArraySource):
+        def gather(self, indices):
+            read.extend(indices.tolist())
+            return super().gather(indices)
+
+    shown = show(Reads(images), [7, 2, *range(8, 30)])
+    assert read == [7, 2, *range(8, 22)]
+    assert (len(shown.pictures), shown.chosen, shown.total) == (SHOWN, 24, 30)
+    assert np.array_equal(np.asarray(pictures(shown)[1]), images[2])
+    assert show(Reads(images), []).pictures == []
 
 
 @pytest.mark.parametrize(("before", "after"), [((200, 100), (64, 32)), ((65, 65), (64, 64)), ((64, 64), (64, 64))])

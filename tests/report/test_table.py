@@ -19,8 +19,10 @@ from wildood.report.table import (
     escape_markdown,
     print_table,
     to_csv,
+    to_html,
     to_latex,
     to_markdown,
+    to_text,
 )
 
 EVIL = "<script>alert('1')</script> & \"2\" $title ${lead} &lt; {{ 1 }}"
@@ -154,3 +156,19 @@ def test_latex_shows_texts_as_they_are(name):
     assert latex_to_text(text) == name
     assert text[0] not in "[*"  # which would be an argument of the end of the row above
     assert "--" not in text
+
+
+def test_the_text_is_what_is_printed_even_where_rich_would_colour_or_display_it(capsys, monkeypatch):
+    print_table(TABLE)
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert [f" {line}" for line in to_text(TABLE).splitlines()] == printed
+    assert capsys.readouterr().out == ""
+
+
+def test_html_has_tables_and_escaped_sentences(parse):
+    tree = parse(to_html([TABLE, Table([Column(EVIL)], [Row.of(EVIL)])], [EVIL]))
+    assert len(tree.all("table")) == 2
+    assert tree.all("script") == []
+    assert tree.one("p").text == EVIL

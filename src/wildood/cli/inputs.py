@@ -184,12 +184,9 @@ def read_unlabelled(text: str, option: str, options: Any, like: Images | Detecto
 
 
 def read_test(text: str, option: str, options: Any, detector: Detector) -> Images:
-    """As `read_unlabelled`, with labels if there are any; named classes have the detector's numbers."""
+    """As `read_unlabelled`, with labels if there are any."""
     images = _read(text, option, options, detector)
-    names = detector.record.get("classes")
-    if images.classes and names:
-        images = align_classes(replace(images, where="the detector", classes=tuple(names)), images, option)
-    elif images.classes:
+    if images.classes and not detector.record.get("classes"):
         message = "%s: the detector has no names for its classes, those of %s are numbered in their order"
         logger.info(message, option.lstrip("-"), images.where)
     return _logged(images, option)

@@ -208,6 +208,12 @@ def role_of(record: Mapping[str, Any], source: Source) -> str:
     return next((role for role, text in recorded if fingerprints & _fingerprints_in(text)), "")
 
 
+def same_examples(first: Source, second: Source) -> bool:
+    """Whether two sources hold the same examples in the same order; False where they change at each reading."""
+    fingerprint = first.fingerprint(labels=False)
+    return fingerprint == second.fingerprint(labels=False) and bool(_fingerprints_in(fingerprint))
+
+
 def role_text(role: str) -> str:
     """What examples were to a detector, as the end of a sentence about them; empty if they were nothing."""
     return _ROLES.get(role, f"were the detector's {role} data") if role else ""

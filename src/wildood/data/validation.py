@@ -89,6 +89,28 @@ def labelled_source(data: Any, name: str) -> Source:
     return _dataset(data, name, labelled=True, instead=f"{name}=(x, y)")
 
 
+def id_source(data: Any, name: str) -> Source:
+    """`x`, `(x, y)` or a dataset, as a checked source; with labels if there are any.
+
+    >>> has_labels(id_source((np.zeros((2, 3)), np.array([0, 1])), "id")), has_labels(id_source(np.zeros((2, 3)), "id"))
+    (True, False)
+    """
+    if type(data) is TensorDataset and len(data.tensors) == 2:
+        data = data.tensors
+    if isinstance(data, tuple | list) and len(data) == 2:
+        return labelled_source(data, name)
+    if isinstance(data, ArraySource) and data.labels is not None:
+        return labelled_source(data, name)
+    if isinstance(data, np.ndarray | Tensor | ArraySource | DatasetSource | Part):
+        return unlabelled_source(data, name)
+    try:
+        source = labelled_source(data, name)
+        source.gather(torch.arange(1))
+    except InputError:  # its first item has no class
+        return unlabelled_source(data, name)
+    return source
+
+
 def unlabelled_source(data: Any, name: str, first: int = 0) -> Source:
     """`x` or a dataset (its labels are ignored), as a checked source; messages count examples from `first` on."""
     if isinstance(data, ArraySource):

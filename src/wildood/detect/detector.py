@@ -32,7 +32,7 @@ from wildood.evaluate.thresholds import (
 )
 from wildood.models.classifier import Classifier, each_output
 from wildood.scores.score import Score, score_all
-from wildood.settings import check_flag, check_path
+from wildood.settings import check_flag, check_path, quoted
 from wildood.train.history import Row
 
 UNKNOWN: Final = -1
@@ -406,6 +406,19 @@ def warnings_of(record: Mapping[str, Any]) -> list[str]:
     names = ("low_accuracy", "holdout_accuracy", "missing_classes", "accuracy_lost", "uniform", "ties", "not_by_class")
     more = [record[name] for name in names if name in record]
     return [*record.get("assessment", {}).get("warnings", []), *more]
+
+
+def check_detector(detector: Any) -> Detector:
+    """The detector; anything else is refused.
+
+    >>> check_detector("detector/")
+    Traceback (most recent call last):
+    wildood.errors.InputError: detector is a str: give what fit, posthoc or load returned, such as wildood.load('detector/')
+    """
+    if isinstance(detector, Detector):
+        return detector
+    such_as = f", such as wildood.load({quoted(str(detector))})" if isinstance(detector, str | Path) else ""
+    raise InputError(f"detector is a {type(detector).__name__}: give what fit, posthoc or load returned{such_as}")
 
 
 def examples_of(holdout: Any, example: Example | None = None) -> Any:

@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from wildood.data.fingerprint import ExampleHashes, role_of, role_text
 from wildood.data.images import Images
-from wildood.data.validation import check_labels, labelled_source, unlabelled_source
+from wildood.data.sources import ArraySource, Source
+from wildood.data.validation import all_labels, check_labels, has_labels, id_source, unlabelled_source
 from wildood.detect.detector import Detector, Promise
 from wildood.errors import InputError
 from wildood.evaluate.binomial import hypergeometric_tail
@@ -67,27 +69,60 @@ class Decisions:
 
 @dataclass(frozen=True, eq=False)
 class SetDecisions(Decisions):
-    """The decisions on a whole set, and the role that this very set had in making the detector; empty if none."""
+    """The decisions on a whole set.
+
+    Attributes:
+        name: what the set is called.
+        source: its examples.
+        labels: their classes; None without labels.
+        role_of: the role that this very set had in making the detector; empty if none.
+    """
 
     name: str
-    images: Images
+    source: Source
+    labels: npt.NDArray[np.int64] | None = None
     role_of: str = ""
 
     @classmethod
-    def asked(cls, detector: Detector, name: str, images: Images) -> "SetDecisions":
-        """Apply the detector to a set; an error names the set."""
+    def asked(cls, detector: Detector, name: str, data: Any, *, labelled: bool = True) -> "SetDecisions":
+        """Apply the detector to a set; an error names the set. Without `labelled`, its labels are ignored."""
         try:
-            if images.labels is None:
-                unlabelled_source(images.examples, name)
-            else:
-                labelled_source(images, name)
-                outputs = detector.predict_proba(images.examples[:1]).shape[1]
-                check_labels(torch.as_tensor(np.asarray(images.labels)), name, outputs)
-            decisions = Decisions.of(detector, *detector.score_and_classify(images))
+            source = id_source(data, name) if labelled else unlabelled_source(data, name)
+            labels = _labels(source) if labelled else None
+            if labels is not None:
+                check_labels(torch.from_numpy(labels), name, _class_count(detector))
+            decisions = Decisions.of(detector, *detector.score_and_classify(source))
         except InputError as error:
             message = str(error).removeprefix("x: ")
             raise InputError(message if message.startswith(name) else f"{name}: {message}") from error
-        return cls(**vars(decisions), name=name, images=images, role_of=role_of(detector.record, images))
+        return cls(**vars(decisions), name=name, source=source, labels=labels, role_of=role_of(detector.record, source))
+
+    @property
+    def where(self) -> str:
+        """The files that the examples came from, as the user named them; without files, the name of the set."""
+        return (self.source.where if isinstance(self.source, Images) else "") or self.name
+
+    @property
+    def files(self) -> Sequence[str]:
+        """The file of each example; empty if they did not come from files."""
+        return self.source.names if isinstance(self.source, Images) else ()
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of the labels; empty if they have none."""
+        return self.source.classes if isinstance(self.source, Images) else ()
+
+
+def _labels(source: Source) -> npt.NDArray[np.int64] | None:
+    """Every label of a source; None if it has none."""
+    if not isinstance(source, ArraySource):
+        return all_labels(source).numpy() if has_labels(source) else None
+    labels = source.labels.cpu().numpy() if isinstance(source.labels, Tensor) else source.labels
+    return None if labels is None else labels.astype(np.int64)
+
+
+def _class_count(detector: Detector) -> int:
+    return int(detector.predict_proba(detector.example.blank(1)).shape[1])
 
 
 def _ordered(mask: Mask, order: Floats) -> npt.NDArray[np.intp]:
@@ -162,12 +197,15 @@ def check_on_known(detector: Detector, known: Decisions, confidence: float, role
     return PromiseCheck(verdict, f"{measured}: {says}", rate, luck, worst_class=worst)
 
 
-def check_on_traffic(promise: Promise | None, rejected: Share | None, confidence: float) -> PromiseCheck:
+def check_on_traffic(
+    promise: Promise | None, rejected: Share | None, confidence: float, id_option: str = "--id"
+) -> PromiseCheck:
     """Check the promise on unlabelled traffic alone.
 
     If a share pi of the traffic is OOD, P(rejected) >= (1 - pi) P(false alarm): with U the upper limit of the share
     rejected, the false-alarm rate is at most U / (1 - pi), and at most alpha as long as pi <= 1 - U / alpha. Nothing
-    follows from more rejections than alpha: they may all be OOD. The confidence is that of the limits.
+    follows from more rejections than alpha: they may all be OOD. The confidence is that of the limits; `id_option` is what
+    the message asks to give instead.
 
     >>> rejected = Share.of((60, 4000), confidence=0.95)
     >>> print(check_on_traffic(Promise(alpha=0.05, examples=500, unseen=True), rejected, confidence=0.95).says)
@@ -182,7 +220,7 @@ def check_on_traffic(promise: Promise | None, rejected: Share | None, confidence
         sure = f"at {100 * confidence:g} % confidence"
         says = f"{most} holds on this traffic {sure}, unless more than {in_percent(unless)} of it is unknown"
         return PromiseCheck("holds unless", says, unless_above=unless)
-    says = f"whether {most} still holds cannot be told from unlabelled traffic: give recent ID examples with --id"
+    says = f"whether {most} still holds cannot be told from unlabelled traffic: give recent ID examples with {id_option}"
     return PromiseCheck("cannot be told", says)
 
 
@@ -305,30 +343,7 @@ class Evaluation:
     seed: int
 
 
-class Measured(NamedTuple):
-    """A detector, its decisions, the evaluation, the check of its promise, and the names of its classes."""
-
-    detector: Detector
-    known: SetDecisions
-    unknown: Sequence[SetDecisions]
-    evaluation: Evaluation
-    promise: PromiseCheck
-    classes: Sequence[str]
-
-
-def measure(
-    detector: Detector, known: SetDecisions, unknown: Sequence[SetDecisions], resamples: int = RESAMPLES, seed: int = 0
-) -> Measured:
-    """`evaluate`, with all that a report of it needs."""
-    promise = check_on_known(detector, known, CONFIDENCE, known.role_of)
-    by_class = detector.promise is not None and detector.promise.by_class
-    evaluation = evaluate(known, unknown, resamples, seed, by_predicted=by_class)
-    unmatched = bool(known.images.classes) and not detector.record.get("classes")
-    evaluation = replace(evaluation, id=replace(evaluation.id, unmatched_names=unmatched))
-    return Measured(detector, known, unknown, evaluation, promise, class_names(detector, known))
-
-
-def evaluate(
+def evaluate_decisions(
     known: SetDecisions,
     unknown: Sequence[SetDecisions],
     resamples: int = RESAMPLES,
@@ -355,7 +370,7 @@ def evaluate(
             aupr_in=metric.aupr_in,
             aupr_out=metric.aupr_out,
             caught=_share(each.rejected),
-            also_in_id=ExampleHashes(each.images).overlap(ExampleHashes(known.images)).shared,
+            also_in_id=ExampleHashes(each.source).overlap(ExampleHashes(known.source)).shared,
             role_of=each.role_of,
         )
         for number, (each, metric) in enumerate(zip(unknown, metrics, strict=True))
@@ -372,13 +387,12 @@ def evaluate(
 
 def class_names(detector: Detector, known: SetDecisions) -> list[str]:
     """A name for each class of the model: the detector's own, or else the ID set's; its number where there is none."""
-    names = detector.record.get("classes") or known.images.classes
-    count = detector.predict_proba(known.images.examples[:1]).shape[1]
-    return [names[number] if number < len(names) else str(number) for number in range(count)]
+    names = detector.record.get("classes") or known.label_names
+    return [names[number] if number < len(names) else str(number) for number in range(_class_count(detector))]
 
 
 def _on_id(known: SetDecisions, *, by_predicted: bool) -> IdResult:
-    labels = None if known.images.labels is None else np.asarray(known.images.labels)
+    labels = known.labels
     classes = known.classes if labels is None or by_predicted else labels
     right = None if labels is None else known.classes == labels
     return IdResult(

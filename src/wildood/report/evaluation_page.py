@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +10,7 @@ from markupsafe import Markup
 
 from wildood.data.fingerprint import role_text
 from wildood.detect.bulk import json_number
-from wildood.detect.detector import Detector, versions
+from wildood.detect.detector import Detector, Example, versions
 from wildood.evaluate.intervals import Estimate, Share, percent_digits
 from wildood.experiments.evaluation import (
     CONFIDENCE,
@@ -19,7 +18,6 @@ from wildood.experiments.evaluation import (
     Decisions,
     Evaluation,
     IdResult,
-    Measured,
     OodResult,
     PromiseCheck,
     SetDecisions,
@@ -27,6 +25,9 @@ from wildood.experiments.evaluation import (
 from wildood.report import figures
 from wildood.report.page import SHOWN, Gallery, gallery, is_picture, render, settings_text
 from wildood.report.table import Column, Row, Table, TableCell, escape_markdown, one_line, to_latex, to_markdown
+
+if TYPE_CHECKING:
+    from wildood.report.evaluation import EvaluationReport
 
 FORMAT = 1  # of metrics.json: names stay as they are, others may join
 CLASSES = 20  # as many as are shown of a long list
@@ -116,39 +117,38 @@ def shared_examples(evaluation: Evaluation) -> str:
     return f"Examples that are in {evaluation.id.name}, too: {', '.join(counts)}." if counts else ""
 
 
-def metrics_record(measured: Measured, directory: Path, command: str) -> dict[str, Any]:
-    """The content of `metrics.json`: every number, and the detector in `directory` and the command that made it."""
-    detector, evaluation, names = measured.detector, measured.evaluation, measured.classes
-    by_class = evaluation.id.false_alarms_by_class
-    thresholds = detector.class_thresholds
-    bootstrap = {"how": "percentile", "resamples": evaluation.resamples, "seed": evaluation.seed}
+def metrics_record(report: "EvaluationReport") -> dict[str, Any]:
+    """The content of `metrics.json`: every number, the detector, and the command that made it."""
+    detector, names, thresholds = report.detector, report.classes, report.detector.class_thresholds
+    by_class = report.id.false_alarms_by_class
+    bootstrap = {"how": "percentile", "resamples": report.resamples, "seed": report.seed}
     return {
         "format": FORMAT,
-        "command": command,
+        "command": report.command,
         "versions": versions(),
         "convention": "shares from 0 to 1; fpr95: OOD accepted when 95 % of ID is accepted (ID is the positive class)",
         "intervals": {"confidence": CONFIDENCE, "bootstrap": bootstrap, "counted_shares": "Clopper-Pearson"},
         "detector": {
-            "directory": str(directory),
+            "directory": report.directory,
             "threshold": json_number(detector.threshold),
             "class_thresholds": None if thresholds is None else list(map(json_number, thresholds.tolist())),
             "promise": None if detector.promise is None else asdict(detector.promise),
             "record": _finite(detector.record),
         },
-        "promise": promise_record(detector, measured.promise),
+        "promise": promise_record(detector, report.promise),
         "id": {
-            **_result(evaluation.id),
-            "data": measured.known.images.where,
+            **_result(report.id),
+            "data": report.known.where,
             "false_alarms_by_class": [
                 {"class": number, "name": names[number], **asdict(share)} for number, share in by_class.items()
             ],
-            "mistakes": _listed(measured.known, measured.known.mistakes_if_id, names),
+            "mistakes": _listed(report.known, report.known.mistakes_if_id, names),
         },
         "ood": [
-            {**_result(result), "data": each.images.where, "mistakes": _listed(each, each.mistakes_if_ood, names)}
-            for result, each in zip(evaluation.ood, measured.unknown, strict=True)
+            {**_result(result), "data": each.where, "mistakes": _listed(each, each.mistakes_if_ood, names)}
+            for result, each in zip(report.ood, report.unknown, strict=True)
         ],
-        "average": asdict(evaluation.average),
+        "average": asdict(report.average),
     }
 
 
@@ -157,14 +157,15 @@ def promise_record(detector: Detector, check: PromiseCheck) -> dict[str, Any]:
     return {"promised": None if detector.promise is None else asdict(detector.promise), **asdict(check)}
 
 
-def evaluation_page(measured: Measured, provenance: dict[str, str]) -> str:
-    """The page; `provenance` says what was typed, and whatever else made the numbers."""
-    detector, evaluation = measured.detector, measured.evaluation
-    promise, shares = detector.promise, _highest_classes(evaluation)[:CLASSES]
+def evaluation_page(report: "EvaluationReport") -> str:
+    """The page."""
+    detector, promise, shares = report.detector, report.detector.promise, _highest_classes(report)[:CLASSES]
     by_class = promise is not None and promise.by_class
-    bars = [(measured.classes[number], share.value, share.low, share.high) for number, share in shares]
+    bars = [(report.classes[number], share.value, share.low, share.high) for number, share in shares]
+    origin = {"command": report.command, "detector": report.directory}
     items = {
-        **provenance,
+        **{name: text for name, text in origin.items() if text},
+        "measured with": settings_text(versions()),
         "score": f"{type(detector.scorer).__name__}, higher = more OOD",
         "threshold": f"{detector.threshold_text}: {detector.promise_text if promise else 'nothing is promised'}",
         "made with": settings_text(detector.record.get("versions", {})),
@@ -172,25 +173,25 @@ def evaluation_page(measured: Measured, provenance: dict[str, str]) -> str:
     return render(
         "evaluation.html",
         title="What this detector catches, and what it costs",
-        evaluation=evaluation,
-        promise_text=promise_text(measured.promise),
+        evaluation=report,
+        promise_text=promise_text(report.promise),
         units=UNITS,
         convention=CONVENTION,
         confidence=f"{100 * CONFIDENCE:g} %",
-        ood_table=ood_table(evaluation),
-        id_table=id_table(evaluation),
-        class_table=class_table(evaluation, measured.classes, CLASSES),
-        ood_note=shared_examples(evaluation),
-        id_notes=[*used_before(evaluation), *_unmatched_names(evaluation), UNKNOWABLE],
+        ood_table=ood_table(report),
+        id_table=id_table(report),
+        class_table=class_table(report, report.classes, CLASSES),
+        ood_note=shared_examples(report),
+        id_notes=[*used_before(report), *_unmatched_names(report), UNKNOWABLE],
         class_thresholds=detector.class_thresholds is not None,
         by_class=by_class,
         most_classes=CLASSES,
-        left_out=len(evaluation.id.false_alarms_by_class) - len(shares),
-        histograms=_histograms(measured),
-        rocs=_rocs(measured),
+        left_out=len(report.id.false_alarms_by_class) - len(shares),
+        histograms=_histograms(report),
+        rocs=_rocs(report),
         # A rate is promised, and so drawn, in each predicted class, never in a true one.
         by_class_figure=figures.by_class("classes", bars, promise.alpha if promise is not None and by_class else None),
-        galleries=_galleries(measured),
+        galleries=_galleries(report),
         provenance=items,
     )
 
@@ -229,10 +230,9 @@ def _result(result: IdResult | OodResult) -> dict[str, Any]:
 
 def _listed(answers: SetDecisions, numbers: npt.NDArray[np.intp], names: Sequence[str]) -> list[dict[str, Any]]:
     """The first mistakes of a set, as many as the page shows."""
-    files = answers.images.names
     return [
         {
-            "example": files[number] if len(files) else number,
+            "example": answers.files[number] if len(answers.files) else number,
             "score": json_number(float(answers.scores[number])),
             "predicted": names[answers.classes[number]],
         }
@@ -249,31 +249,31 @@ def _finite(value: Any) -> Any:
     return json_number(value) if isinstance(value, float) else value
 
 
-def _histograms(measured: Measured) -> list[Markup]:
+def _histograms(report: "EvaluationReport") -> list[Markup]:
     """Of each OOD set: scores, or their distance from the threshold of their class."""
-    by_class = measured.detector.class_thresholds is not None
-    threshold, axis = (0.0, figures.MARGIN) if by_class else (measured.detector.threshold, figures.SCORE)
+    by_class = report.detector.class_thresholds is not None
+    threshold, axis = (0.0, figures.MARGIN) if by_class else (report.detector.threshold, figures.SCORE)
 
     def shown(answers: Decisions) -> figures.Scores:
         return answers.margins if by_class else answers.scores
 
     return [
-        figures.histogram(f"scores-{number}", shown(measured.known), shown(answers), threshold, ("ID", "OOD"), axis)
-        for number, answers in enumerate(measured.unknown)
+        figures.histogram(f"scores-{number}", shown(report.known), shown(answers), threshold, ("ID", "OOD"), axis)
+        for number, answers in enumerate(report.unknown)
     ]
 
 
-def _rocs(measured: Measured) -> dict[str, Markup]:
+def _rocs(report: "EvaluationReport") -> dict[str, Markup]:
     """Figures of a few OOD sets each, by which sets they show."""
-    known, threshold = measured.known, measured.detector.threshold
-    false_alarms = measured.evaluation.id.false_alarms.value
-    caught = [result.caught.value for result in measured.evaluation.ood]
+    known, threshold = report.known, report.detector.threshold
+    false_alarms = report.id.false_alarms.value
+    caught = [result.caught.value for result in report.ood]
     several = len(caught) > IN_ROC
     rocs = {}
     for part, start in enumerate(range(0, len(caught), IN_ROC)):
         numbers = range(start, min(start + IN_ROC, len(caught)))
-        labels = _legend([measured.unknown[number].name for number in numbers], numbers, numbered=several)
-        scores = {label: (known.scores, measured.unknown[number].scores, threshold) for number, label in labels.items()}
+        labels = _legend([report.unknown[number].name for number in numbers], numbers, numbered=several)
+        scores = {label: (known.scores, report.unknown[number].scores, threshold) for number, label in labels.items()}
         points = {label: (false_alarms, caught[number]) for number, label in labels.items()}
         title = f": sets {numbers[0] + 1} to {numbers[-1] + 1}" if several else ""
         rocs[title] = figures.roc(f"roc-{part}", scores, points=points)
@@ -288,16 +288,16 @@ def _legend(names: Sequence[str], numbers: Sequence[int], *, numbered: bool) -> 
     return {number: f"{number + 1}: {name}" if numbered else name for number, name in zip(numbers, short, strict=True)}
 
 
-def _galleries(measured: Measured) -> dict[str, list[tuple[str, Gallery]]]:
+def _galleries(report: "EvaluationReport") -> dict[str, list[tuple[str, Gallery]]]:
     """The most confident mistakes of each set that holds pictures, by kind."""
-    spec, names, known = measured.detector.classifier.spec, measured.classes, measured.known
+    spec, names, known = report.detector.classifier.spec, report.classes, report.known
 
     def pictures(answers: SetDecisions, numbers: npt.NDArray[np.intp], classes: Any) -> list[tuple[str, Gallery]]:
-        if spec is None or not is_picture(answers.images.examples.shape[1:], spec):
+        if spec is None or not is_picture(Example.of(answers.source).shape, spec):
             return []
         captions = [f"{names[each]}, {score:.3g}" for each, score in zip(classes, answers.scores, strict=True)]
-        return [(answers.name, gallery(np.asarray(answers.images.examples), numbers, captions, spec))]
+        return [(answers.name, gallery(answers.source, numbers, captions, spec))]
 
-    accepted = [each for answers in measured.unknown for each in pictures(answers, answers.mistakes_if_ood, answers.classes)]
-    labels = known.classes if known.images.labels is None else np.asarray(known.images.labels)
+    accepted = [each for answers in report.unknown for each in pictures(answers, answers.mistakes_if_ood, answers.classes)]
+    labels = known.classes if known.labels is None else known.labels
     return {"accepted": accepted, "rejected": pictures(known, known.mistakes_if_id, labels)}

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
 from wildood.data.fingerprint import NOT_FRESH, SEEN_HOLDOUT, role_text
-from wildood.data.images import Images
 from wildood.data.inputs import InputSpec
+from wildood.data.sources import Source
 from wildood.detect.bulk import json_number
-from wildood.detect.detector import Detector, versions
+from wildood.detect.detector import Detector, Example, versions
 from wildood.evaluate.intervals import Share, in_percent, percent_digits
 from wildood.evaluate.mixture import FprByShare, UnknownShare, fpr_by_share, unknown_share
 from wildood.evaluate.thresholds import p_values
@@ -27,9 +27,12 @@ from wildood.report.evaluation_page import promise_record
 from wildood.report.page import Gallery, gallery, is_picture, render, settings_text
 from wildood.report.table import Column, Row, Table
 
+if TYPE_CHECKING:
+    from wildood.report.inspection import InspectionReport
+
 Choice = tuple[int, str]  # the number of an example, and why it was chosen
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0)  # the values of pi of the table of FPRs
-UNTRUSTED = f"{SEEN_HOLDOUT}: calibrate it on unseen examples, or give some with --id"
+UNTRUSTED = SEEN_HOLDOUT + ": calibrate it on unseen examples, or give some with {}"
 LONGEST = 12  # letters of a file's name below its picture
 
 
@@ -40,7 +43,8 @@ class Inspection:
     Attributes:
         traffic: the decisions on it.
         known: the decisions on ID examples that nothing has trained on; None if there are none that can be trusted.
-        known_name: what these are: "holdout" or "--id".
+        id_option: how such examples are given: "--id", or "id=x" in Python.
+        known_name: what these are: "holdout", or else "--id" or "id".
         untested: why the share of unknowns was not tested; empty if it was.
         unknown: bound, estimate and p-value of that share; None if it was not tested.
         least_possible: a lower bound on that share that holds jointly with the band of the FPR: each of the two may fail
@@ -53,6 +57,7 @@ class Inspection:
 
     traffic: Decisions
     known: Decisions | None
+    id_option: str
     known_name: str
     untested: str
     unknown: UnknownShare | None
@@ -100,7 +105,13 @@ class Inspection:
 
 
 def inspect_traffic(
-    detector: Detector, traffic: Decisions, known: Decisions | None = None, *, confidence: float = 0.95, role_of: str = ""
+    detector: Detector,
+    traffic: Decisions,
+    known: Decisions | None = None,
+    *,
+    confidence: float = 0.95,
+    role_of: str = "",
+    id_option: str = "--id",
 ) -> Inspection:
     """Inspect the decisions of a detector on traffic.
 
@@ -110,6 +121,7 @@ def inspect_traffic(
         known: those on ID examples that nothing has trained on; the holdout by default, if its examples were unseen.
         confidence: of the test for unknowns, and of every limit.
         role_of: the role of this very traffic in making the detector (`wildood.data.fingerprint`); empty if none.
+        id_option: how messages say that `known` is given: "id=x" in Python.
 
     >>> import torch, wildood
     >>> detector = wildood.posthoc(torch.nn.Linear(1, 2), wildood.EnergyScore(), holdout=np.zeros((99, 1), dtype="f"))
@@ -122,10 +134,12 @@ def inspect_traffic(
     reference = known if known is not None else _unseen_holdout(detector)
     rejected = Share.of(traffic.rejected, confidence)
     if known is None:
-        promise = check_on_traffic(detector.promise, None if role_of else rejected, confidence)
+        promise = check_on_traffic(detector.promise, None if role_of else rejected, confidence, id_option)
     else:
         promise = check_on_known(detector, known, confidence)
-    untested = NOT_FRESH.format(role_text(role_of)) if role_of else "" if reference is not None else UNTRUSTED
+    untested = (
+        NOT_FRESH.format(role_text(role_of)) if role_of else "" if reference is not None else UNTRUSTED.format(id_option)
+    )
     unknown, least = None, 0.0
     if reference is not None and not untested:
         unknown = unknown_share(reference.scores, traffic.scores, confidence)
@@ -133,7 +147,8 @@ def inspect_traffic(
     return Inspection(
         traffic=traffic,
         known=reference,
-        known_name="holdout" if known is None else "--id",
+        id_option=id_option,
+        known_name="holdout" if known is None else id_option.removesuffix("=x"),
         untested=untested,
         unknown=unknown,
         least_possible=least,
@@ -189,42 +204,41 @@ def _unseen_holdout(detector: Detector) -> Decisions | None:
     return Decisions.of(detector, scores, np.zeros(len(scores), np.int64) if classes is None else classes)
 
 
-def inspection_record(detector: Detector, inspection: Inspection, traffic: Images, top: int) -> dict[str, Any]:
+def inspection_record(report: "InspectionReport") -> dict[str, Any]:
     """The content of `inspection.json`: all results, and `top` examples of each kind."""
-    share, ranked = inspection.unknown, ranked_examples(inspection.traffic, top)
+    share, ranked = report.unknown, ranked_examples(report.traffic, report.top)
     return {
-        "wild": traffic.where,
-        "examples": len(inspection.traffic.scores),
-        "confidence": inspection.confidence,
-        "found": inspection.found,
+        "wild": report.traffic.where,
+        "examples": len(report.traffic.scores),
+        "confidence": report.confidence,
+        "found": report.found,
         "unknown": {
-            "says": inspection.says,
+            "says": report.says,
             "tested": share is not None,
             "bound": share and share.bound,
             "estimate": share and share.estimate,
             "p_value": share and share.p_value,
-            "compared_with": share and inspection.known_name,
+            "compared_with": share and report.known_name,
             "id_examples": share and share.holdout,
         },
-        "rejected": asdict(inspection.rejected),
-        "promise": promise_record(detector, inspection.promise),
-        "fpr_by_share": _fpr_rows(inspection.fpr()),
-        **{kind: _examples(choices, detector, inspection, traffic.names) for kind, choices in ranked.items()},
+        "rejected": asdict(report.rejected),
+        "promise": promise_record(report.detector, report.promise),
+        "fpr_by_share": _fpr_rows(report.fpr()),
+        **{kind: _examples(choices, report) for kind, choices in ranked.items()},
         "versions": versions(),
     }
 
 
-def inspection_page(
-    detector: Detector, inspection: Inspection, traffic: Images, record: dict[str, Any], command: str
-) -> str:
-    """The page of an inspection with this record; `command` is what was typed."""
+def inspection_page(report: "InspectionReport") -> str:
+    """The page of an inspection."""
+    detector, traffic, record = report.detector, report.traffic, report.to_dict()
     promise, spec = detector.promise, detector.classifier.spec
     sheets = {}
-    if spec is not None and is_picture(traffic.examples.shape[1:], spec):
-        sheets = {kind: _sheet(record[kind], traffic, spec) for kind in ("most_ood", "borderline")}
+    if spec is not None and is_picture(Example.of(traffic.source).shape, spec):
+        sheets = {kind: _sheet(record[kind], traffic.source, spec) for kind in ("most_ood", "borderline")}
     provenance = {
-        "command": command,
-        "traffic": f"{len(inspection.traffic.scores)} examples from {traffic.where}",
+        **({"command": report.command} if report.command else {}),
+        "traffic": f"{len(traffic.scores)} examples from {traffic.where}",
         "threshold": f"{detector.threshold_text}: {detector.promise_text}",
         **({"assumes": promise.assumption} if promise is not None and promise.unseen else {}),
         "versions": settings_text(detector.record.get("versions", {})),
@@ -232,15 +246,15 @@ def inspection_page(
     return render(
         "inspection.html",
         title="What is in this traffic",
-        inspection=inspection,
-        count=len(inspection.traffic.scores),
+        inspection=report,
+        count=len(traffic.scores),
         where=traffic.where,
-        confidence=f"{100 * inspection.confidence:g} %",
-        numbers=_numbers(inspection),
-        promise=_promise(detector, inspection),
+        confidence=f"{100 * report.confidence:g} %",
+        numbers=_numbers(report),
+        promise=_promise(detector, report),
         by_class=detector.class_thresholds is not None,
-        histogram=_histogram(detector, inspection),
-        **_accepted_unknowns(inspection),
+        histogram=_histogram(detector, report),
+        **_accepted_unknowns(report),
         label_first=_label_first(record["label_first"]),
         sheets=sheets,
         provenance=provenance,
@@ -254,11 +268,9 @@ def _fpr_rows(curve: FprByShare | None) -> list[dict[str, Any]] | None:
     return [dict(zip(columns, row, strict=True)) for row in zip(*(each.tolist() for each in columns.values()), strict=True)]
 
 
-def _examples(
-    choices: Sequence[Choice], detector: Detector, inspection: Inspection, files: Sequence[str]
-) -> list[dict[str, Any]]:
+def _examples(choices: Sequence[Choice], report: "InspectionReport") -> list[dict[str, Any]]:
     """The chosen examples; `example`, `score`, `decision` and `class` are those of `wildood score`."""
-    decided, p_values = inspection.traffic, inspection.p_values
+    decided, files, p_values = report.traffic, report.traffic.files, report.p_values
     return [
         {
             "example": files[number] if files else number,
@@ -267,7 +279,7 @@ def _examples(
             "score": json_number(float(decided.scores[number])),
             "p_value": None if p_values is None else float(p_values[number]),
             "decision": "unknown" if decided.rejected[number] else "known",
-            "class": detector.class_name(decided.classes[number]),
+            "class": report.detector.class_name(decided.classes[number]),
         }
         for number, why in choices
     ]
@@ -292,7 +304,7 @@ def _promise(detector: Detector, inspection: Inspection) -> dict[str, str]:
     if detector.promise is not None:
         items["promised" if detector.promise.unseen else "aimed at"] = f"at most {100 * detector.promise.alpha:g} %"
     if check.rate is not None:
-        items["false alarms on --id"] = f"{in_percent(check.rate.value)} ({check.rate.limits})"
+        items[f"false alarms on {inspection.known_name}"] = f"{in_percent(check.rate.value)} ({check.rate.limits})"
     if check.by_luck is not None:
         items["p-value"] = f"{check.by_luck:.2g}, of “these are drawn like the holdout”"
     return items
@@ -343,10 +355,9 @@ def _label_first(rows: Sequence[dict[str, Any]]) -> Table:
     return Table(list(map(Column, heads)), cells)
 
 
-def _sheet(rows: Sequence[dict[str, Any]], traffic: Images, spec: InputSpec) -> Gallery:
-    images = np.asarray(traffic.examples[[row["number"] for row in rows]])
-    captions = [f"{_short(row['example'])}: {row['class']}, {float(row['score']):.3g}" for row in rows]
-    return gallery(images, np.arange(len(rows)), captions, spec, most=len(rows))
+def _sheet(rows: Sequence[dict[str, Any]], traffic: Source, spec: InputSpec) -> Gallery:
+    captions = {row["number"]: f"{_short(row['example'])}: {row['class']}, {float(row['score']):.3g}" for row in rows}
+    return gallery(traffic, np.array(list(captions), dtype=np.intp), captions, spec, most=len(rows))
 
 
 def _short(example: Any) -> str:

@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -10,14 +10,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
 import wildood
+from wildood.data.files import write_text
 from wildood.data.inputs import InputSpec
+from wildood.data.sources import Source
+from wildood.errors import InputError
 from wildood.evaluate.intervals import in_percent
 from wildood.experiments.run import code_version
-from wildood.report.figures import COLOURS
+from wildood.report.figures import COLOURS, plots_installed
+from wildood.settings import check_path
+from wildood.train.progress import logger
 
 SHOWN = 16  # pictures of a gallery
 LARGEST = 64  # pixels of the longer side of a picture
@@ -49,6 +55,22 @@ def generator() -> str:
     return f"wildood {wildood.__version__}, code {code_version()}, templates {templates}"
 
 
+def check_directory(directory: str | Path) -> Path:
+    """A directory to save to, which need not exist."""
+    place = check_path(directory, "the directory")
+    if place.exists() and not place.is_dir():
+        raise InputError(f"{place} is a file: give a directory to save to")
+    return place
+
+
+def save_page(draw: Callable[[], str], directory: Path) -> None:
+    """Write what `draw` returns to `report.html`; a warning says so if it cannot be drawn."""
+    if plots_installed():
+        write_text(directory / "report.html", draw())
+    else:
+        logger.warning("%s has no report.html, which needs matplotlib: pip install matplotlib, then save again", directory)
+
+
 def settings_text(settings: Mapping[str, Any]) -> str:
     """Settings in one line, without those that are not set."""
     return ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None and name != "name")
@@ -70,11 +92,25 @@ class Gallery(NamedTuple):
 
 
 def gallery(
-    images: npt.NDArray[Any], numbers: npt.NDArray[np.intp], captions: Sequence[str], spec: InputSpec, most: int = SHOWN
+    images: npt.NDArray[Any] | Source,
+    numbers: npt.NDArray[np.intp],
+    captions: Sequence[str] | Mapping[int, str],
+    spec: InputSpec,
+    most: int = SHOWN,
 ) -> Gallery:
-    """The chosen ones of raw images as pictures, `most` of them at most; there is a caption for every image."""
-    pictures = [Picture(_data_uri(images[number], spec), captions[number]) for number in numbers[:most]]
+    """The chosen ones of raw images as pictures, `most` of them at most, with their captions; no others are read."""
+    shown = numbers[:most]
+    chosen = zip(_read(images, shown), shown, strict=True)
+    pictures = [Picture(_data_uri(image, spec), captions[number]) for image, number in chosen]
     return Gallery(pictures, len(numbers), len(images))
+
+
+def _read(images: npt.NDArray[Any] | Source, numbers: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+    if not len(numbers):
+        return np.empty(0)
+    if isinstance(images, np.ndarray):
+        return np.asarray(images[numbers])
+    return images.gather(torch.from_numpy(numbers))[0].cpu().numpy()
 
 
 def is_picture(shape: tuple[int, ...], spec: InputSpec | None) -> bool:

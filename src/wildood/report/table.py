@@ -7,7 +7,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from textwrap import dedent
+from typing import IO
 
+from markupsafe import Markup
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -152,9 +155,48 @@ def to_csv(table: Table) -> str:
 
 def print_table(table: Table) -> None:
     """To standard output; the best cells and the summary are bold in a terminal. Titles above heads are left out."""
-    width = None if sys.stdout.isatty() else WIDTH
-    # Names are shown as they are: no markup, no emoji.
-    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
+    _console(sys.stdout, None if sys.stdout.isatty() else WIDTH).print(_rich(table))
+
+
+def to_text(table: Table) -> str:
+    """As `print_table` prints it to a file.
+
+    >>> columns = [Column("method"), Column("FPR95 ↓", digits=percent(1))]
+    >>> print(to_text(Table(columns, [Row.of("energy", 0.131), Row.of("woods", 0.02)])))
+    method   FPR95 ↓
+    ────────────────
+    energy      13.1
+    woods        2.0
+    """
+    file = io.StringIO()
+    _console(file, WIDTH, plain=True).print(_rich(table))  # else rich would display it in a notebook, not write it
+    return dedent("\n".join(line.rstrip() for line in file.getvalue().splitlines() if line.strip()))
+
+
+def to_html(tables: Iterable[Table], notes: Iterable[str] = ()) -> str:
+    """Tables and sentences below them as a piece of a page, such as a notebook shows.
+
+    >>> print(to_html([], ["a < b"]))
+    <p>a &lt; b</p>
+    """
+    return "\n".join([*(table.__html__() for table in tables), *(Markup("<p>{}</p>").format(note) for note in notes)])
+
+
+def _console(file: IO[str], width: int | None, *, plain: bool = False) -> Console:
+    never = False if plain else None
+    return Console(
+        file=file,
+        width=width,
+        soft_wrap=True,
+        highlight=False,
+        markup=False,  # names are shown as they are
+        emoji=False,
+        force_terminal=never,
+        force_jupyter=never,
+    )
+
+
+def _rich(table: Table) -> RichTable:
     shown = RichTable(*(column.head for column in table.columns), box=SIMPLE_HEAD, pad_edge=False)
     for column in shown.columns[1:]:
         column.justify = "right"
@@ -165,7 +207,7 @@ def print_table(table: Table) -> None:
             name, *texts = table.texts(row)
             styles = ["bold" if cell.best else "" for cell in row.cells[1:]]
             shown.add_row(f"  {name}" if block else name, *map(Text, texts, styles), style="bold" if row.strong else None)
-    console.print(shown)
+    return shown
 
 
 def to_markdown(table: Table) -> str:
