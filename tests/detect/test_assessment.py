@@ -265,7 +265,7 @@ def test_whether_traffic_holds_unknowns_is_asked_even_of_a_holdout_that_is_not_l
     parts = split_for_fit(
         toy.labelled, known(800, seed=1)[0], known(400, 9), wildood.Schedule(batch=64), 0.05, None, "best", 0
     )
-    start = best_start(trained(), None, parts, 0.05, seed=0)
+    start = best_start(trained(), Classifier(trained()), parts, 0.05, seed=0)
     classifier = start.classifier, start.score
     found = [training_benefit(start._replace(like_labelled=each), classifier, parts, 0.05) for each in (False, True)]
     assert [each.nothing_unknown > 0.05 for each in found] == [True, True]

@@ -33,6 +33,9 @@ def model():
     return layer
 
 
+START = Classifier(model())
+
+
 @pytest.fixture(scope="module")
 def data():
     strange = np.concatenate([ring(400)[0] * (0.8, 0.8, -1)]).astype(np.float32)  # less sure by little, but far from all
@@ -44,11 +47,11 @@ def split(data, **settings):
 
 
 def test_a_score_that_is_shown_to_beat_the_energy_is_the_starts(data):
-    found = best_start(model(), None, split(data), 0.05, seed=0)
+    found = best_start(model(), START, split(data), 0.05, seed=0)
     assert isinstance(found.score, Knn | Mahalanobis)
     known, wild = found.aside
     assert np.mean(wild <= np.quantile(known, 0.95)) < 0.75
-    assert isinstance(best_start(model(), None, split(data), 0.05, seed=0, only_energy=True).score, EnergyScore)
+    assert isinstance(best_start(model(), START, split(data), 0.05, seed=0, only_energy=True).score, EnergyScore)
 
 
 def test_fit_deploys_it_where_training_does_not_help_and_the_warning_names_it(data, tmp_path):
@@ -63,7 +66,7 @@ def test_fit_deploys_it_where_training_does_not_help_and_the_warning_names_it(da
 
 
 def test_without_unknowns_the_start_has_its_energy():
-    found = best_start(model(), None, split((ring(600), ring(800)[0], ring(400))), 0.05, seed=0)
+    found = best_start(model(), START, split((ring(600), ring(800)[0], ring(400))), 0.05, seed=0)
     assert isinstance(found.score, EnergyScore)
     assert found.classifier.tap is None
 
@@ -71,11 +74,11 @@ def test_without_unknowns_the_start_has_its_energy():
 def test_wild_and_fresh_examples_of_the_training_choose_the_score_too(data):
     parts = split(data)
     aside = parts._replace(wild_aside=Part(parts.wild_aside, torch.arange(5)), fresh=ArraySource(data[0][0]))
-    found = best_start(model(), None, aside, 0.05, seed=0)
+    found = best_start(model(), START, aside, 0.05, seed=0)
     assert isinstance(found.score, Knn | Mahalanobis)
     assert [len(each) for each in found.aside] == [200, 5]  # what training will be compared on
     for without in (aside._replace(wild=None), aside._replace(fingerprints={"ood": "which then choose alone"})):
-        assert isinstance(best_start(model(), None, without, 0.05, seed=0).score, EnergyScore)
+        assert isinstance(best_start(model(), START, without, 0.05, seed=0).score, EnergyScore)
 
 
 def test_a_model_without_a_linear_layer_is_judged_by_its_logits():
@@ -87,7 +90,7 @@ def test_a_model_without_a_linear_layer_is_judged_by_its_logits():
         def forward(self, x):
             return x @ self.weight
 
-    found = best_start(Logits(), None, split((ring(600), ring(800)[0], ring(400))), 0.05, seed=0)
+    found = best_start(Logits(), START, split((ring(600), ring(800)[0], ring(400))), 0.05, seed=0)
     assert isinstance(found.score, EnergyScore)
 
 
@@ -101,7 +104,7 @@ def test_stored_outputs_are_those_of_the_classifier():
 def test_scores_are_not_compared_where_known_traffic_is_like_labelled_data_and_not_like_the_holdout(data):
     labelled, wild, (x, y) = data
     harder = x * np.float32([0.5, 0.5, 1])  # half as sure
-    found = best_start(model(), None, split((labelled, wild, (harder, y))), 0.05, seed=0)
+    found = best_start(model(), START, split((labelled, wild, (harder, y))), 0.05, seed=0)
     assert found.like_labelled
     assert isinstance(found.score, EnergyScore)
     detector = wildood.fit(model(), labelled, wild, (harder, y), schedule=SHORT, verbose=False)
@@ -114,7 +117,9 @@ def test_scores_are_not_compared_where_known_traffic_is_like_labelled_data_and_n
 def test_unknowns_do_not_make_traffic_look_like_labelled_data(data, size):
     labelled, _, holdout = data
     strange = ring(400)[0] * np.float32([size, size, -1])
-    found = best_start(model(), None, split((labelled, np.concatenate([ring(800)[0], strange]), holdout)), 0.05, seed=0)
+    found = best_start(
+        model(), Classifier(model()), split((labelled, np.concatenate([ring(800)[0], strange]), holdout)), 0.05, seed=0
+    )
     assert not found.like_labelled
     assert isinstance(found.score, Knn | Mahalanobis)
 

@@ -1,12 +1,11 @@
 """The starting classifier's best post-hoc score: what training must beat, and what is deployed where it does not."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
-from wildood.data.inputs import InputSpec
 from wildood.data.sources import ArraySource, Source
 from wildood.data.structures import Raw, one_tensor
 from wildood.data.validation import all_labels
@@ -22,7 +21,7 @@ from wildood.scores.knn import Knn
 from wildood.scores.mahalanobis import Mahalanobis
 from wildood.scores.max_softmax import MaxSoftmax
 from wildood.scores.score import Score, score_all
-from wildood.train.distributed import broadcast, training_device
+from wildood.train.distributed import broadcast
 
 CONFIDENCE = 0.95  # that a score beats the energy
 FITTED_ON = 10_000  # labelled examples, at most, that a score is fitted on: more would make KNN slow and large
@@ -38,9 +37,9 @@ class Baseline(NamedTuple):
 
 
 def best_start(
-    model: nn.Module, spec: InputSpec | None, data: FitSplit, alpha: float, seed: int, *, only_energy: bool = False
+    model: nn.Module, trained: Classifier, data: FitSplit, alpha: float, seed: int, *, only_energy: bool = False
 ) -> Baseline:
-    """The start with its energy, or with the score that accepts the least wild data of those that are shown to beat it.
+    """The start of a trained classifier, with its energy or the best score that is shown to beat it by wild acceptance.
 
     A score is shown to beat the energy as training is: by wild acceptance at equal false-alarm rates, but at 95 % confidence
     for all candidates together, and by fresh and wild examples of the training, too, because the start has not seen them.
@@ -50,11 +49,12 @@ def best_start(
     own way, so that wild acceptance does not tell which is better.
     """
     assert data.wild_aside is not None  # noqa: S101 - the caller has checked
+    same: dict[str, Any] = {"choose_device": lambda _: trained.device, "call": trained.call}
     try:
-        start, _ = copy_classifier(model, data.labelled, spec, None, uses_features=True, choose_device=training_device)
+        start, _ = copy_classifier(model, data.labelled, trained.spec, None, uses_features=True, **same)
         candidates: list[Score] = [MaxSoftmax(), Knn(), Mahalanobis(epsilon=0.0)]
     except InputError:  # a model without features
-        start, _ = copy_classifier(model, data.labelled, spec, None, uses_features=False, choose_device=training_device)
+        start, _ = copy_classifier(model, data.labelled, trained.spec, None, uses_features=False, **same)
         candidates = [MaxSoftmax()]
     candidates = [] if only_energy else candidates
     known = subsample(data.labelled, FITTED_ON if candidates else 1, seed)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -27,7 +28,8 @@ from wildood.evaluate.thresholds import check_alpha, check_confidence
 from wildood.methods.objective import Method, Objective, stages_of
 from wildood.methods.schedule import Schedule
 from wildood.methods.woods import Woods
-from wildood.models.classifier import Classifier, check_spec, check_trainable, copy_classifier
+from wildood.models.classifier import Classifier, check_spec, check_trainable, chosen_device, copy_classifier
+from wildood.models.features import Call, call_model
 from wildood.scores.score import Score
 from wildood.settings import check_callable, check_choice, check_flag, check_path, optional
 from wildood.train.callbacks import AddColumns, Callback, OnEpoch
@@ -60,6 +62,8 @@ def fit(
     by_class: bool = False,
     input: InputSpec | None = None,  # noqa: A002 - the user's word for it
     features: str | None = None,
+    forward: Call | None = None,
+    device: str | torch.device | None = None,
     frozen: bool = False,
     keep: Keep = "best",
     ood: Any = None,
@@ -73,8 +77,11 @@ def fit(
     """Teach a classifier to say "unknown" from wild data; the model you pass is copied, never changed.
 
     Args:
-        model: any module that maps a batch to logits (a tensor, or an output with `.logits`).
-        labelled: ID examples with their classes: `(x, y)`, a dataset of pairs, or the result of `open_images`.
+        model: any module that maps a batch to logits: a tensor, an output with `.logits` or ["logits"], or a tuple whose
+            first item they are. One logit z for each example means two classes with the logits (0, z).
+        labelled: ID examples with their classes: `(x, y)`, a dataset of pairs, a `DataLoader` (of which the dataset, the
+            collate_fn and the workers are used), or the result of `open_images`. Here and everywhere, x is an array or a
+            tensor, or a dict, tuple or list of them, also nested: the model is called as model(**x) or model(*x).
         wild: unlabelled traffic, known and unknown mixed: `x`, a dataset, the result of `open_images`, or a `WildMixture`. A
             method that trains without it (`Godin`) uses it only to choose a setting of its score.
         holdout: `(x, y)` that neither the model nor this fit has trained on. It calibrates the false-alarm rate. Without it,
@@ -92,6 +99,8 @@ def fit(
         input: how uint8 images become model input; without it, floats are used as they are.
         features: the submodule whose output are the features, for methods that use them; by default the input of the last
             Linear.
+        forward: how the model is called, for models that take something else: forward(model, x) returns the logits.
+        device: where to train, such as "cuda"; "auto" for a GPU if there is one. By default where the model is.
         frozen: train only the last layer and what the method adds, on features that are computed once and kept in memory.
         keep: "best": the epoch with the lowest wild acceptance on data set aside (no OOD labels), or the start where no
             epoch is shown to help. "last": the last epoch. "as_published": the released choice, by the whole holdout and
@@ -141,6 +150,8 @@ def fit(
     callbacks = _checked_callbacks(callbacks)
     on_epoch = optional(check_callable)(on_epoch, "on_epoch", {})
     check_spec(input)
+    call: Call = call_model if forward is None else check_callable(forward, "forward", model, {})
+    choose_device = training_device if device is None else partial(chosen_device, device)
     check_fresh(fresh, method)
     if frozen:
         check_frozen(method, settings.schedule)
@@ -153,7 +164,7 @@ def fit(
         )  # fmt: skip
         uses_features = method.uses_features or frozen
         classifier, classes = copy_classifier(
-            model, data.labelled, input, features, uses_features=uses_features, choose_device=training_device
+            model, data.labelled, input, features, uses_features=uses_features, choose_device=choose_device, call=call
         )
         if not frozen:  # then the last layer is trained, whatever requires a gradient
             check_trainable(classifier)
@@ -387,7 +398,7 @@ def _trained_or_start(
     """The trained detector; with `keep="best"`, the start with its best score unless training is shown to help."""
     assert data.wild_aside is not None  # noqa: S101 - the caller has checked
     only_energy = settings.keep != "best"
-    start = best_start(model, trained.classifier.spec, data, settings.alpha, settings.seed, only_energy=only_energy)
+    start = best_start(model, trained.classifier, data, settings.alpha, settings.seed, only_energy=only_energy)
     trained = trained._replace(start_score=type(start.score).__name__, like_labelled=start.like_labelled)
     if qualified or settings.keep != "best":
         benefit = training_benefit(start, (trained.classifier, trained.score), data, settings.alpha)

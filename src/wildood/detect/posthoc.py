@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,18 @@ from wildood.detect.split import (
 from wildood.errors import InputError
 from wildood.evaluate.metrics import fpr_at_tpr
 from wildood.evaluate.thresholds import check_alpha, check_confidence, check_finite, conformal_threshold, examples_needed
-from wildood.models.classifier import Classifier, check_spec, copy_classifier, each_output, model_fingerprint
+from wildood.models.classifier import (
+    Classifier,
+    check_spec,
+    chosen_device,
+    copy_classifier,
+    each_output,
+    model_fingerprint,
+)
+from wildood.models.features import Call, call_model
 from wildood.scores.perturbation import PerturbedScore
 from wildood.scores.score import Score, score_all
-from wildood.settings import check_flag, optional
+from wildood.settings import check_callable, check_flag, optional
 from wildood.train.progress import logger
 
 ACCURACY_SAMPLE = 1000  # labelled examples, at most, that tell whether the model is trained
@@ -48,6 +57,8 @@ def posthoc(
     by_class: bool = False,
     input: InputSpec | None = None,  # noqa: A002 - the user's word for it
     features: str | None = None,
+    forward: Call | None = None,
+    device: str | torch.device | None = None,
     allow_duplicates: bool = False,
     seed: int = 0,
 ) -> Detector:
@@ -70,6 +81,8 @@ def posthoc(
         input: how uint8 images become model input; without it, floats are used as they are.
         features: the submodule whose output are the features, for scores that use them; by default the input of the last
             Linear.
+        forward: how the model is called, for models that take something else: forward(model, x) returns the logits.
+        device: where the detector computes, such as "cuda"; by default where the model is.
         allow_duplicates: equal examples in the holdout and in `labelled` are no leak, because inputs repeat by nature.
         seed: decides which half of the holdout chooses.
 
@@ -106,7 +119,15 @@ def posthoc(
     for name, source in (("labelled", fitted_on), ("wild", wild_sample), ("ood", outliers)):
         if source is not None:
             example.check(source, name)
-    classifier, classes = copy_classifier(model, calibration, input, features, uses_features=score.needs.features)
+    classifier, classes = copy_classifier(
+        model,
+        calibration,
+        input,
+        features,
+        uses_features=score.needs.features,
+        choose_device=None if device is None else partial(chosen_device, device),
+        call=call_model if forward is None else check_callable(forward, "forward", model, {}),
+    )
     _warn_if_untrained(classifier, example, {"labelled": labelled, "holdout": holdout}, seed)
     uniform = _uniform_text(classifier, calibration, classes, seed)
     candidates = _fit_score(score, classifier, fitted_on, classes).candidates()

@@ -22,7 +22,7 @@ from wildood.detect.detector import Detector, Example, Promise
 from wildood.errors import DetectorFileError, InputError
 from wildood.evaluate.thresholds import conformal_threshold, thresholds_by_class
 from wildood.models.classifier import Classifier, plain_name, uncompiled
-from wildood.models.features import FeatureTap
+from wildood.models.features import Call, FeatureTap, call_model
 from wildood.models.heads import HEADS
 from wildood.models.shipped import MODELS, describe_model
 from wildood.scores.score import Score
@@ -120,6 +120,7 @@ class Description(TypedDict):
     head: NotRequired[_Head | None]
     score: _Score
     example: Example
+    forward: NotRequired[bool]  # whether the model is called by a function of the user's
     threshold: Hex
     class_thresholds: NotRequired[Annotated[list[Hex], Limit(bool, "a list of at least one")] | None]
     promise: Promise | None
@@ -176,6 +177,7 @@ def _describe(detector: Detector) -> dict[str, Any]:
         "head": None if head is None else {"name": type(head).__name__, **head.settings},
         "score": {"name": type(detector.scorer).__name__, "settings": detector.scorer.settings},
         "example": detector.example,
+        "forward": detector.classifier.call is not call_model,
         "threshold": float(detector.threshold).hex(),
         # Also among the tensors; here for those who read only the JSON.
         "class_thresholds": None if each is None else [float(threshold).hex() for threshold in each],
@@ -185,13 +187,14 @@ def _describe(detector: Detector) -> dict[str, Any]:
     }
 
 
-def load(directory: str | Path, model: ModelOrBuilder = None) -> Detector:
+def load(directory: str | Path, model: ModelOrBuilder = None, forward: Call | None = None) -> Detector:
     """Read a detector that `save` wrote. Models that ship with wildood are rebuilt; your own has to be passed again.
 
     Args:
         directory: where `Detector.save` wrote.
         model: your model of the same architecture (copied, never changed), or a function that builds it; its weights are
             replaced by the saved ones. Not needed for models from `wildood.models`.
+        forward: the function that `fit` was given as `forward`, if there was one: code is not saved.
 
     >>> import tempfile, numpy as np, wildood
     >>> from wildood.models.small import MLP
@@ -207,7 +210,10 @@ def load(directory: str | Path, model: ModelOrBuilder = None) -> Detector:
     try:
         tensors = load_tensors(weights)
         _check_arrays(tensors)
-        detector = _build(content, tensors, model, directory)
+        if content.get("forward", False) != (forward is not None):
+            given = "needs the function that fit was given: pass forward=" if forward is None else "was made without forward"
+            raise DetectorFileError(f"{directory} {given}")
+        detector = _build(content, tensors, model, directory, forward or call_model)
         _check_promise(detector, content.get("class_thresholds"))
         if type(detector.classifier.model) in MODELS.values():  # a user's own model may refuse a blank example
             _try(detector)
@@ -338,7 +344,7 @@ def _try(detector: Detector) -> None:
         raise SchemaError(f"what is stored by class is not of the model's {count} classes")
 
 
-def _build(content: Description, tensors: dict[str, Tensor], model: ModelOrBuilder, directory: Path) -> Detector:
+def _build(content: Description, tensors: dict[str, Tensor], model: ModelOrBuilder, directory: Path, call: Call) -> Detector:
     """The detector that the JSON describes, with these tensors."""
 
     def part(name: str) -> dict[str, Tensor]:
@@ -361,7 +367,7 @@ def _build(content: Description, tensors: dict[str, Tensor], model: ModelOrBuild
             )
     score = _build_module(SCORES[content["score"]["name"]], content["score"]["settings"], "score")
     _load_weights(score, part("score"), "the score")
-    classifier = Classifier(network, spec, tap)
+    classifier = Classifier(network, spec, tap, call)
     if (head := content.get("head")) is not None:
         sizes = {"features": head.features, "classes": head.classes}
         classifier.head = _build_module(HEADS[head.name], sizes, "head")

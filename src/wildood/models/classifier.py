@@ -171,6 +171,22 @@ def copy_classifier(
     return Classifier(network, spec, tap if uses_features else None, call), classes
 
 
+def chosen_device(device: str | torch.device, _model: nn.Module) -> torch.device:
+    """The device that a user names, or "auto": a GPU if there is one.
+
+    >>> chosen_device("cpu", nn.Linear(2, 3))
+    device(type='cpu')
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, TypeError, AssertionError) as error:
+        raise InputError(f"device is {quoted(device)}, which torch cannot use here: give 'cpu', 'cuda' or 'auto'") from error
+    return found
+
+
 def check_spec(spec: Any) -> None:
     """Refuse an input that is no `InputSpec`."""
     if spec is not None and not isinstance(spec, InputSpec):

@@ -18,6 +18,7 @@ import wildood
 from wildood.data.files import write_text
 from wildood.data.inputs import InputSpec
 from wildood.data.sources import Source
+from wildood.data.structures import one_tensor
 from wildood.errors import InputError
 from wildood.evaluate.intervals import in_percent
 from wildood.experiments.run import code_version
@@ -110,7 +111,7 @@ def _read(images: npt.NDArray[Any] | Source, numbers: npt.NDArray[np.intp]) -> n
         return np.empty(0)
     if isinstance(images, np.ndarray):
         return np.asarray(images[numbers])
-    return images.gather(torch.from_numpy(numbers))[0].cpu().numpy()
+    return one_tensor(images.gather(torch.from_numpy(numbers))[0], "a picture").cpu().numpy()
 
 
 def is_picture(shape: tuple[int, ...], spec: InputSpec | None) -> bool:
