@@ -17,6 +17,7 @@ from wildood.detect.split import split_for_fit, split_wild
 from wildood.detect.storage import read_description
 from wildood.evaluate.selection import Comparison
 from wildood.evaluate.thresholds import tied_scores
+from wildood.models.classifier import Classifier
 from wildood.scores.energy import EnergyScore
 
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
