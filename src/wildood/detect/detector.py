@@ -6,7 +6,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,9 @@ UNKNOWN: Final = -1
 NOT_COMPARED: Final = "whether they were used in training could not be checked"
 Scores = npt.NDArray[np.float32]
 Classes = npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    from wildood.detect.export import DetectorModule
+
 _LOGGER = logging.getLogger("wildood")
 
 
@@ -381,6 +384,26 @@ class Detector:
         """The user's examples, checked to have the shape and kind that the detector was made with."""
         resized = self.classifier.spec is not None and self.classifier.spec.size is not None
         return self.example.check(unlabelled_source(x, "x"), "x", resized=resized)
+
+    def source_of(self, x: Any) -> Source:
+        """The user's examples, checked, as a source."""
+        return self._source(x)
+
+    def to_module(self) -> "DetectorModule":
+        """The detector as an `nn.Module`: raw examples in; class or -1, score, known and p-value out."""
+        from wildood.detect.export import DetectorModule  # noqa: PLC0415 - it is made of a detector
+
+        return DetectorModule(self)
+
+    def export(self, path: str | Path, examples: Any = None) -> Path:
+        """Write the detector for other runtimes: by `torch.export` (model.pt2) or as ONNX (model.onnx).
+
+        The file takes raw examples in batches of any size, and returns class or -1, score, known and p-value. It is tried on
+        `examples` (by default blank ones) before it is written: scores must equal those of the detector to 1e-4.
+        """
+        from wildood.detect.export import export  # noqa: PLC0415 - it is made of a detector
+
+        return export(self, check_path(path, "the path"), examples)
 
 
 def threshold_text(threshold: float, class_thresholds: npt.ArrayLike | None = None) -> str:
