@@ -17,6 +17,7 @@ COMMANDS = {
     "data": "the named image sets: list them, get them, check them",
     "demo": "see what it does: digits, two minutes, a table and a page",
     "evaluate": "measure a saved detector on test data: a table, its files and a page",
+    "export": "write a saved detector for other runtimes: torch.export or ONNX",
     "fit": 'teach a classifier to say "unknown" from wild data',
     "inspect": "look at traffic: how much of it is unknown, and what to label first",
     "pretrain": "train a classifier, to start from",

@@ -50,7 +50,7 @@ def description_lines(content: Description) -> dict[str, str]:
     return {
         **_warnings(record),
         "model": model,
-        "input": f"{example.kind} examples of shape {example.shape}{_spec(content['input'])}",
+        "input": f"{example}{_spec(content['input'])}",
         "score": f"{content['score']['name']}{_bracketed(content['score']['settings'])}, higher = more OOD",
         "threshold": f"unknown above {threshold}" if each is None else f"{threshold}: unknown above that of its class",
         "promise": str(promise) if promise else "none: not calibrated",

@@ -62,6 +62,11 @@ class Example:
     kind: Literal["float", "uint8", "integer", "bool", "dict", "tuple"]
     parts: dict[str, "Example"] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        if not self.parts:
+            return f"{self.kind} examples of shape {self.shape}"
+        return f"a {self.kind} of " + ", ".join(f"{name} ({part})" for name, part in self.parts.items())
+
     @classmethod
     def of(cls, source: Source) -> "Example":
         """That of the first example of a source."""
