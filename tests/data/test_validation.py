@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from wildood.data.images import Images
 from wildood.data.validation import has_labels, id_source, labelled_source, unlabelled_source
@@ -36,9 +36,6 @@ class Stream(IterableDataset):
 def test_labels_of_any_integer_type_become_int64(dtype):
     _, labels = labelled_source((X, Y.astype(dtype)), "labelled").gather(ORDER)
     assert (labels.dtype, labels.tolist()) == (torch.int64, [3, 0, 3, 3])
-
-
-LOADER = DataLoader(TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)))
 
 
 @pytest.mark.parametrize(
@@ -187,8 +184,6 @@ def test_id_examples_have_labels_if_each_comes_with_a_class(data, labelled):
         ((X, Y[:5]), "id: 10 examples but 5 labels: give as many of one as of the other"),
         (Images(X, Y.astype("f")), "id: labels have dtype float32"),
         (TensorDataset(torch.from_numpy(X), torch.rand(10)), "id: labels have dtype float32"),
-        ([X, X, X], "id is a list of 3: give x alone, as one array: np.stack makes one"),
-        (LOADER, r"id is a DataLoader.* write id=loader\.dataset instead"),
         (None, "id is a NoneType: give id=x"),
         (Items(X[0] * np.nan), "id: example 0 holds NaN or infinity"),
     ],

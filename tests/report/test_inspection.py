@@ -161,7 +161,7 @@ def test_pictures_are_shown():
 
 MISTAKES = {
     "no detector": ({"detector": None}, "detector is a NoneType: give what fit, posthoc or load returned"),
-    "labels": ({"wild": (MIXED, MIXED)}, "wild is a tuple of 2: give x alone, as one array, without labels"),
+    "labels": ({"wild": (MIXED, MIXED)}, "wild: x is a tuple of 2: give x alone, as one array, without labels"),
     "shape": ({"wild": MIXED[:, :1]}, r"wild: an example has shape \(1,\), expected \(2,\)"),
     "shape of id": ({"id": MIXED[:, :1]}, r"id: an example has shape \(1,\), expected \(2,\)"),
     "itself": ({"id": MIXED.copy()}, "id is the traffic itself: give other examples, known to be ID"),
