@@ -132,13 +132,10 @@ class DatasetSource:
 
     def gather(self, indices: Tensor) -> tuple[Raw, Tensor | None]:
         """The examples at these indices as a batch, and their labels; each is checked as it is read."""
-        numbers = indices.tolist()
-        items = self._items(numbers)
+        items = self._items(indices.tolist())
         if self.collate is not None:
             return self._collated(self.collate(items), len(items))
-        pairs = [self._pair(item, number) for item, number in zip(items, numbers, strict=True)]
-        examples = [example for example, _ in pairs]
-        labels = [label for _, label in pairs]
+        examples, labels = [example for example, _ in items], [label for _, label in items]
         if len({tuple(name for name, _ in parts_of(example)) for example in examples}) > 1:
             raise InputError(f"{self.name}: examples have different parts: give the same ones in every example")
         shapes = {tuple(tuple(tensor.shape) for tensor in tensors_of(example)) for example in examples}
@@ -152,12 +149,13 @@ class DatasetSource:
         return batch, torch.tensor(labels) if self.labelled else None
 
     def _items(self, numbers: list[int]) -> list[Any]:
-        """The items of these numbers: those in memory, or else as they are read now."""
+        """The items of these numbers, from memory or as they are read now: raw ones for `collate`, else checked pairs."""
         cache = self._cache
         missing = [number for number in numbers if number not in cache]
         found = dict(zip(missing, self._read(missing), strict=True))
         for number, item in found.items():
-            cache.add(number, item)
+            found[number] = item if self.collate is not None else self._pair(item, number)
+            cache.add(number, found[number])
         return [found[number] if number in found else cache[number] for number in numbers]
 
     def _read(self, numbers: list[int]) -> list[Any]:
@@ -308,8 +306,10 @@ class _Cache(dict[int, Any]):
 
     def add(self, number: int, item: Any) -> None:
         """Keep an item, if there is room for it."""
-        sizes = [part.numel() * part.element_size() if isinstance(part, Tensor) else 0 for _, part in parts_of(item)]
-        size = sum(sizes) + sum(getattr(part, "nbytes", 64) for _, part in parts_of(item) if not isinstance(part, Tensor))
+        size = sum(
+            part.numel() * part.element_size() if isinstance(part, Tensor) else getattr(part, "nbytes", 64)
+            for _, part in parts_of(item)
+        )
         if size <= self.left:
             self[number] = item
             self.left -= size

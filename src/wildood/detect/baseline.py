@@ -24,7 +24,7 @@ from wildood.scores.score import Score, score_all
 from wildood.train.distributed import broadcast
 
 CONFIDENCE = 0.95  # that a score beats the energy
-FITTED_ON = 10_000  # labelled examples, at most, that a score is fitted on: more would make KNN slow and large
+FIT_SAMPLE = 10_000  # labelled examples, at most, that a score is fitted on: more would make KNN slow and large
 
 
 class Baseline(NamedTuple):
@@ -57,7 +57,7 @@ def best_start(
         start, _ = copy_classifier(model, data.labelled, trained.spec, None, uses_features=False, **same)
         candidates = [MaxSoftmax()]
     candidates = [] if only_energy else candidates
-    known = subsample(data.labelled, FITTED_ON if candidates else 1, seed)
+    known = subsample(data.labelled, FIT_SAMPLE if candidates else 1, seed)
     labelled = StoredOutputs(start, known)
     examples = ArraySource(np.arange(len(known))[:, None], all_labels(known))
     aside = [StoredOutputs(start, data.selection)], [StoredOutputs(start, data.wild_aside)]
@@ -65,22 +65,22 @@ def best_start(
     like_labelled = False
     if candidates and "ood" not in data.fingerprints:
         of_labelled = score_all(labelled, examples, energy)[0].astype(np.float64)
-        like_labelled = traffic_is_like_labelled(of_labelled, *_scored(energy, aside))
+        like_labelled = traffic_is_like_labelled(of_labelled, *_scores_of(energy, aside))
     candidates = [] if like_labelled else candidates
     every = _with_training_data(aside, start, data, seed) if candidates else aside
-    best, of_energy, least = energy, _scored(energy, every), np.inf
+    best, of_energy, least = energy, _scores_of(energy, every), np.inf
     for score in candidates:
         try:
             score.fit(labelled, examples)
         except InputError:  # fewer examples than neighbours, or features that do not vary
             continue
-        comparison = compare_acceptance(of_energy, _scored(score, every), alpha)
+        comparison = compare_acceptance(of_energy, _scores_of(score, every), alpha)
         if comparison.is_shown(CONFIDENCE, len(candidates)) and comparison.trained < least:
             best, least = score, comparison.trained
     # All processes decide as the first one does: another machine may round otherwise.
     name = (broadcast(type(best).__name__.encode()) or b"").decode()
     best = next(score for score in (energy, *candidates) if type(score).__name__ == name)
-    of_aside = _scored(best, aside)
+    of_aside = _scores_of(best, aside)
     if not best.needs.features:
         start.untap()
     return Baseline(start, best.to(start.device), of_aside, like_labelled)
@@ -112,15 +112,15 @@ class StoredOutputs(Classifier):
         return Outputs(self.logits[rows], None if self.stored_features is None else self.stored_features[rows])
 
 
-Asked = tuple[list[StoredOutputs], list[StoredOutputs]]  # ID examples, and wild ones
+Samples = tuple[list[StoredOutputs], list[StoredOutputs]]  # ID examples, and wild ones
 
 
-def _scored(score: Score, asked: Asked) -> tuple[Floats, Floats]:
-    known, wild = ([score_all(each, each.rows(), score)[0].astype(np.float64) for each in several] for several in asked)
+def _scores_of(score: Score, samples: Samples) -> tuple[Floats, Floats]:
+    known, wild = ([score_all(each, each.rows(), score)[0].astype(np.float64) for each in several] for several in samples)
     return np.concatenate(known), np.concatenate(wild)
 
 
-def _with_training_data(aside: Asked, start: Classifier, data: FitSplit, seed: int) -> Asked:
+def _with_training_data(aside: Samples, start: Classifier, data: FitSplit, seed: int) -> Samples:
     """What is set aside, and the fresh and wild examples of the training: the start has not seen these."""
     wild = None if data.wild is None or "ood" in data.fingerprints else data.wild.whole(seed)
     fresh, traffic = (

@@ -210,11 +210,11 @@ class Detector:
 
     def classify(self, x: Any) -> Classes:
         """The class of each example, even where it would be rejected."""
-        return each_output(self.classifier, self._source(x), lambda outputs: outputs.logits.argmax(1)).numpy()
+        return each_output(self.classifier, self.source_of(x), lambda outputs: outputs.logits.argmax(1)).numpy()
 
     def score_and_classify(self, x: Any) -> tuple[Scores, Classes]:
         """What `score` and `classify` return, from one pass over the examples."""
-        return score_all(self.classifier, self._source(x), self.scorer)
+        return score_all(self.classifier, self.source_of(x), self.scorer)
 
     def predict(self, x: Any) -> Classes:
         """The class of each example, or UNKNOWN (-1) where it is rejected or where its score or logits are not finite."""
@@ -223,7 +223,7 @@ class Detector:
 
     def predict_proba(self, x: Any) -> Scores:
         """The classifier's softmax probabilities, (examples, classes), even where an example would be rejected."""
-        return each_output(self.classifier, self._source(x), lambda outputs: outputs.logits.softmax(1)).numpy()
+        return each_output(self.classifier, self.source_of(x), lambda outputs: outputs.logits.softmax(1)).numpy()
 
     def class_name(self, number: int) -> str | int:
         """The name of a class, or its number: a model may have more classes than there are names."""
@@ -263,7 +263,7 @@ class Detector:
         >>> print(detector.unknown_share(np.concatenate([x[200:], x[:50] - 9])))
         at least 14.6 % of the wild data is OOD at 95 % confidence (estimate 22.2 %, p = 1.5e-14; 200 ID and 250 wild scores)
         """
-        source = self._source(wild)
+        source = self.source_of(wild)
         if role := role_of(self.record, source):
             raise InputError(NOT_FRESH.format(role_text(role)))
         known = self._holdout()[0]
@@ -305,7 +305,7 @@ class Detector:
             scores, classes = self._holdout()
             promise = Promise(alpha, len(scores), before.unseen, confidence, by_class, before.caveat)
             return self._calibrate(scores, classes, promise)
-        source = self._source(examples_of(holdout, self.example))
+        source = self.source_of(examples_of(holdout, self.example))
         if unseen:
             self._refuse_used(source)  # such examples can set a threshold, but guarantee nothing
         caveat = NOT_COMPARED if unseen else ""
@@ -385,14 +385,10 @@ class Detector:
         model, score = type(self.classifier.model).__name__, type(self.scorer).__name__
         return f"Detector({model}, {score}, threshold: {self.threshold_text}; {self.promise_text})"
 
-    def _source(self, x: Any) -> Source:
+    def source_of(self, x: Any) -> Source:
         """The user's examples, checked to have the shape and kind that the detector was made with."""
         resized = self.classifier.spec is not None and self.classifier.spec.size is not None
         return self.example.check(unlabelled_source(x, "x"), "x", resized=resized)
-
-    def source_of(self, x: Any) -> Source:
-        """The user's examples, checked, as a source."""
-        return self._source(x)
 
     def to_module(self) -> "DetectorModule":
         """The detector as an `nn.Module`: raw examples in; class or -1, score, known and p-value out."""

@@ -2,9 +2,10 @@
 
 import copy
 import io
+import re
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,14 +13,11 @@ from torch import Tensor, nn
 
 from wildood.data.files import write_atomically
 from wildood.data.structures import Raw, map_structure, parts_of, tensors_of
+from wildood.detect.detector import UNKNOWN, Detector
 from wildood.errors import InputError
 from wildood.scores.perturbation import PerturbedScore
 from wildood.scores.score import ranked
 
-if TYPE_CHECKING:
-    from wildood.detect.detector import Detector
-
-UNKNOWN_CLASS = -1
 TRIED = 8  # examples that an exported file is tried on, if none are given
 
 
@@ -45,7 +43,7 @@ class DetectorModule(nn.Module):
     thresholds: Tensor
     holdout_scores: Tensor
 
-    def __init__(self, detector: "Detector") -> None:
+    def __init__(self, detector: Detector) -> None:
         super().__init__()
         scores = detector.holdout_scores
         if np.isnan(detector.threshold) or scores is None:
@@ -73,10 +71,10 @@ class DetectorModule(nn.Module):
         known = scores.isfinite() & (scores <= threshold)
         above = (self.holdout_scores[None, :] >= scores[:, None]).sum(1)
         p_values = (1 + above).float() / (1 + len(self.holdout_scores))
-        return torch.where(known, classes, UNKNOWN_CLASS), scores.float(), known, p_values
+        return torch.where(known, classes, UNKNOWN), scores.float(), known, p_values
 
 
-def export(detector: "Detector", path: Path, examples: Any = None) -> Path:
+def export(detector: Detector, path: Path, examples: Any = None) -> Path:
     """Write a detector as .pt2 (`torch.export`) or .onnx, after the file has answered as the detector does.
 
     Args:
@@ -97,7 +95,7 @@ def export(detector: "Detector", path: Path, examples: Any = None) -> Path:
     return path
 
 
-def _batch(detector: "Detector", examples: Any) -> Raw:
+def _batch(detector: Detector, examples: Any) -> Raw:
     if examples is None:
         return detector.example.blank(TRIED)
     source = detector.source_of(examples)
@@ -134,8 +132,7 @@ def _as_onnx(program: torch.export.ExportedProgram, module: DetectorModule, batc
     except ImportError as error:
         raise InputError("an ONNX file needs more packages: pip install 'wildood[export]'") from error
     names = ["class", "score", "known", "p_value"]
-    parts = [name for name, _ in parts_of(batch, "")]
-    inputs = [name.strip("[]'").replace("'][", ".").replace("][", ".") or "x" for name in parts]
+    inputs = [".".join(re.findall(r"\w+", name)) or "x" for name, _ in parts_of(batch, "")]  # "input_ids", or "pair.0"
     written = torch.onnx.export(program, input_names=inputs, output_names=names, dynamo=True, verbose=False)
     if written is None:  # as its signature allows
         raise InputError("torch.onnx cannot write this detector")

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-TORCHS_OWN = (_BatchNorm.forward, nn.SyncBatchNorm.forward)
+TORCH_FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def normalised_by_labelled(model: nn.Module, labelled: int, total: int) -> Itera
     """
     own, others = [], []
     for layer in model.modules():
-        if layer.training and isinstance(layer, _BatchNorm) and type(layer).forward in TORCHS_OWN:
+        if layer.training and isinstance(layer, _BatchNorm) and type(layer).forward in TORCH_FORWARDS:
             own.append(layer)
         elif layer.training and hasattr(layer, "running_mean"):
             others.append(layer)
