@@ -89,15 +89,19 @@ def small():
 @pytest.fixture(scope="module")
 def cluster():
     """A Ray cluster for all tests of a module, with two workers; it leaves nothing behind."""
-    before = traces()
-    with pytest.MonkeyPatch.context() as patch:
+    tokens = Path.home() / ".ray"
+    before = {*tokens.glob("*")}
+    # Its own directory: another test process may start a cluster at the same time. Ray's sockets need a short path.
+    with tempfile.TemporaryDirectory(prefix="r") as place, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", place)
         patch.setattr("wildood.experiments.pool.processors", lambda: 2)
         with connected("local", 1, 0.0) as ray:
             host, port = ray.get_runtime_context().gcs_address.split(":")
             yield ray
+        assert list(Path(place).iterdir()) == []
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, int(port)), 1)
-    assert traces() == before
+    assert {*tokens.glob("*")} == before
 
 
 @pytest.fixture(scope="session")
@@ -118,10 +122,6 @@ def run_here():
 def one_thread():
     with using_threads(1):
         yield
-
-
-def traces():
-    return {*Path(tempfile.gettempdir()).glob("ray-*"), *Path.home().glob(".ray/*")}
 
 
 class FileServer(ThreadingHTTPServer):
