@@ -73,7 +73,7 @@ SETTINGS = (
 )
 DROPPED = {*TIMES, "versions", "record", "about", "seconds", "says", "convention", "warnings"}
 MASKS = {
-    r"\d+ images/s": "N images/s",
+    r"\d+ (images|examples)/s": "N images/s",
     r"\d+:\d\d left": "TIME left",
     r" *(?<![\d.,])\d+(?:\.\d+)? (?:s|min|h|days)\b(?: \d+ min\b)?": " TIME",
     r"(?<![.\w])(?=\d*[a-f])[0-9a-f]{12,64}\b": "HASH",

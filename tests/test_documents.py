@@ -70,6 +70,10 @@ def names():
     def images(count):
         return rng.integers(0, 256, (count, 8, 8, 3), dtype=np.uint8), rng.integers(0, 3, count)
 
+    def frame(count):
+        sizes, kinds = vectors(count)
+        return {"size": sizes[:, 0], "service": np.where(kinds, "ssh", "http"), "type": np.where(kinds, "shell", "web")}
+
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
     (x, y), (x_new, y_new), (x_later, y_later) = vectors(300), vectors(120), vectors(60)
     learn(model, torch.tensor(x), torch.tensor(y))
@@ -98,6 +102,10 @@ def names():
         "new_images": new_images,
         "new_labels": new_labels,
         "x_svhn": vectors(60)[0] - 6,
+        "frame": frame(300),
+        "frame_wild": frame(300),
+        "frame_new": frame(120),
+        "frame_later": frame(60),
     }
 
 

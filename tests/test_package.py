@@ -60,8 +60,9 @@ def test_importing_wildood_imports_neither_torch_nor_numpy(tmp_path):
 
 def test_fit_and_the_loggers_load_without_the_packages_of_extras(tmp_path):
     extras = run_python(
-        "import json, sys, wildood; wildood.fit, wildood.posthoc, wildood.TensorBoardLogger, wildood.WandbLogger; "
-        "print(json.dumps([name for name in ('sklearn', 'tensorboard', 'mlflow', 'wandb') if name in sys.modules]))",
+        "import json, sys, wildood; wildood.fit, wildood.load, wildood.TensorBoardLogger, wildood.WandbLogger; "
+        "names = 'sklearn', 'tensorboard', 'mlflow', 'wandb', 'huggingface_hub'; "
+        "print(json.dumps([name for name in names if name in sys.modules]))",
         cwd=tmp_path,
     )
     assert extras == []
@@ -185,4 +186,4 @@ def test_wheel_works_in_a_new_environment_without_the_repository(tmp_path):
     assert len(said["predicted"]) == 20
     assert set(said["predicted"]) <= {wildood.UNKNOWN, 0, 1}
     assert (site_packages / "wildood" / "py.typed").is_file()
-    assert sorted(path.suffix for path in (empty / "out").iterdir()) == [".json", ".safetensors"]
+    assert sorted(path.suffix for path in (empty / "out").iterdir()) == [".json", ".md", ".safetensors"]

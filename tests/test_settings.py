@@ -23,6 +23,7 @@ from wildood.settings import (
     check_number,
     check_path,
     quoted,
+    settings_text,
 )
 
 # What no setting can be, of any class.
@@ -118,3 +119,18 @@ def test_a_value_is_quoted_in_one_short_line(value):
 def test_a_whole_number_that_python_does_not_write_out_is_refused():
     with pytest.raises(InputError, match="epochs is a very long int: give a positive whole number"):
         check_count(10**5000, "epochs")
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"name": "Woods", "alpha": 0.05, "tau": None, "published": False}, "alpha 0.05, published False"),
+        (
+            {"steps": None, "epochs": 3, "weight_decay": 0, "milestones": (0.5, 0.75)},
+            "epochs 3, weight_decay 0, milestones (0.5, 0.75)",
+        ),
+        ({}, ""),
+    ],
+)
+def test_settings_leave_out_only_the_name_and_what_is_not_set(settings, text):
+    assert settings_text(settings) == text

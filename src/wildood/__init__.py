@@ -16,6 +16,7 @@ _HOMES = {
     "EnergyLogistic": "wildood.methods.energy_logistic",
     "EnergyMargin": "wildood.methods.energy_margin",
     "EnergyScore": "wildood.scores.energy",
+    "Ensemble": "wildood.scores.ensemble",
     "Godin": "wildood.methods.godin",
     "InputError": "wildood.errors",
     "InputSpec": "wildood.data.inputs",
@@ -27,7 +28,9 @@ _HOMES = {
     "Odin": "wildood.scores.odin",
     "OutlierExposure": "wildood.methods.outlier_exposure",
     "ReAct": "wildood.scores.react",
+    "RelativeMahalanobis": "wildood.scores.relative_mahalanobis",
     "Schedule": "wildood.methods.schedule",
+    "TableSpec": "wildood.data.tables",
     "TensorBoardLogger": "wildood.train.loggers",
     "TrainingError": "wildood.errors",
     "Vim": "wildood.scores.vim",
@@ -62,6 +65,7 @@ __all__ = [
     "EnergyLogistic",
     "EnergyMargin",
     "EnergyScore",
+    "Ensemble",
     "Godin",
     "InputError",
     "InputSpec",
@@ -73,7 +77,9 @@ __all__ = [
     "Odin",
     "OutlierExposure",
     "ReAct",
+    "RelativeMahalanobis",
     "Schedule",
+    "TableSpec",
     "TensorBoardLogger",
     "TrainingError",
     "Vim",
@@ -101,6 +107,7 @@ if TYPE_CHECKING:
     from wildood.data.catalog import open_set
     from wildood.data.folders import open_images
     from wildood.data.inputs import InputSpec
+    from wildood.data.tables import TableSpec
     from wildood.data.wild import WildMixture
     from wildood.detect.detector import UNKNOWN, Detector
     from wildood.detect.estimator import WildClassifier
@@ -122,12 +129,14 @@ if TYPE_CHECKING:
     from wildood.report.evaluation import evaluate
     from wildood.report.inspection import inspect
     from wildood.scores.energy import EnergyScore
+    from wildood.scores.ensemble import Ensemble
     from wildood.scores.knn import Knn
     from wildood.scores.mahalanobis import Mahalanobis
     from wildood.scores.max_logit import MaxLogit
     from wildood.scores.max_softmax import MaxSoftmax
     from wildood.scores.odin import Odin
     from wildood.scores.react import ReAct
+    from wildood.scores.relative_mahalanobis import RelativeMahalanobis
     from wildood.scores.vim import Vim
     from wildood.train.callbacks import Callback
     from wildood.train.loggers import CsvLogger, MLflowLogger, TensorBoardLogger, WandbLogger

@@ -1,8 +1,8 @@
-"""Checks of arguments: a number, a choice, a flag, a path; each refusal is one short line."""
+"""Checks of arguments: a number, a choice, a flag, a path; each refusal is one short line. Settings as text."""
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import signature
 from numbers import Integral, Real
@@ -186,3 +186,12 @@ def check_fields(settings: Any, owner: str, **checks: Callable[..., Any]) -> Non
     """
     for field, check in checks.items():
         object.__setattr__(settings, field, check(getattr(settings, field), f"{owner}{field}"))
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Settings in one line, without those that are not set.
+
+    >>> settings_text({"name": "Woods", "alpha": 0.05, "tau": None})
+    'alpha 0.05'
+    """
+    return ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None and name != "name")

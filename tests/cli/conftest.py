@@ -87,6 +87,12 @@ def arrays(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="session")
+def run_in():
+    """A function that runs a command in a directory and returns its code, output and errors."""
+    return wildood
+
+
 @pytest.fixture
 def cli(arrays):
     """A function that runs a command in the directory of the arrays and returns its code, output and errors."""

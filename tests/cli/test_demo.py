@@ -330,4 +330,4 @@ def test_demo_runs_again_over_what_is_there(tmp_path, capsys):
     assert second["report.html"] == first["report.html"].replace(command, command + b" --quiet")
     assert second["examples.npz"] == first["examples.npz"]
     assert json.loads(first["results.json"])["runs"] == json.loads(second["results.json"])["runs"]
-    assert len(list((tmp_path / "d" / "detector").iterdir())) == 2
+    assert len(list((tmp_path / "d" / "detector").iterdir())) == 3

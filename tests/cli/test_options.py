@@ -3,13 +3,16 @@
 """
 
 import os
+import re
 import tomllib
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import ClassVar, Literal
 
 import pytest
 
-from wildood.cli.fit import FitOptions, method_of
+from wildood.cli.fit import ALPHA, FitOptions, method_of
+from wildood.cli.help import GROUPS
 from wildood.cli.options import as_toml, parse_training
 from wildood.cli.pretrain import HIDDEN, PretrainOptions
 from wildood.methods.outlier_exposure import OutlierExposure
@@ -22,7 +25,7 @@ COMMON = 'labelled = "labelled.npz"\nwild = "wild.npz"\nholdout = "holdout.npz"\
 
 
 def parse_fit(*words):
-    return parse_training(FitOptions, "fit", words, method_of)
+    return parse_training(FitOptions, "fit", words, method_of, alpha=ALPHA)
 
 
 @pytest.fixture
@@ -90,18 +93,78 @@ def test_a_new_setting_of_a_method_is_an_option_and_a_name_in_the_file(config, m
     written = as_toml(options, "fit")
     assert parse_fit(*config(written)).settings == options.settings
     with pytest.raises(SystemExit):
-        parse_fit("--help")
+        parse_fit("--help-all")
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "--margin NUMBER how far apart. (default: 2.5) --start {here,there} where it begins. (default: here)" in shown
     assert "--alpha NUMBER" in shown
 
 
-def test_the_help_shows_the_settings_of_the_method_that_is_named(capsys):
-    with pytest.raises(SystemExit):
-        parse_fit("--method", "oe", "--help")
-    shown = capsys.readouterr().out
-    assert "--weight NUMBER" in shown
-    assert "--gamma" not in shown
+def shown_by(capsys, *words, cls=FitOptions):
+    """The help as a terminal of 100 columns shows it."""
+    with pytest.raises(SystemExit) as ended:
+        parse_fit(*words) if cls is FitOptions else parse_training(cls, "pretrain", words, hidden=HIDDEN)
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def headings(help_text):
+    return re.findall(
+        "^[╭─ ]+([a-z-]+) options[╮─ ]+$", help_text, re.MULTILINE
+    )  # without a frame where that cannot be printed
+
+
+def options_in(help_text):
+    return re.findall("^[│ ] {1,2}(--[a-z][a-z0-9-]+)", help_text, re.MULTILINE)
+
+
+@pytest.fixture
+def columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+@pytest.mark.parametrize("cls", [FitOptions, PretrainOptions])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_help_fits_on_two_screens_and_names_every_option_of_the_command(columns, capsys, cls, method):
+    shown = shown_by(capsys, "--help", *(["--method", method] if cls is FitOptions else []), cls=cls)
+    assert len(shown.splitlines()) <= 70
+    assert max(map(len, shown.splitlines())) <= 100
+    assert headings(shown) == [group for group in GROUPS if group != "promise" or cls is FitOptions]
+    own = {f"--{each.name.replace('_', '-')}" for each in fields(cls)} - {"--settings", "--schedule", "--reader"}
+    assert own <= {*options_in(shown), "--help-all"}
+    assert {"--steps", "--lr"} <= {*options_in(shown)}
+    assert "--momentum" not in shown
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_full_help_has_every_setting_once_and_those_of_a_method_below_its_name(columns, capsys, method):
+    shown = shown_by(capsys, "--method", method, "--help-all")
+    cls = METHODS[method]
+    has_own = {each.name for each in fields(cls)} != {"alpha"}
+    assert headings(shown) == [*GROUPS, *([method] if has_own else []), "schedule"]
+    expected = [each.name for part in (FitOptions, cls, Schedule) for each in fields(part)]
+    expected = [f"--{name.replace('_', '-')}" for name in expected if name not in {"settings", "schedule", "reader"}]
+    assert sorted(options_in(shown)) == sorted([*expected, "--help-all"])
+    others = {each.name for other in METHODS.values() for each in fields(other)} - {each.name for each in fields(cls)}
+    assert not {f"--{name.replace('_', '-')}" for name in others} & {*options_in(shown)}
+
+
+def test_every_option_has_a_description_and_the_short_ones_are_whole(columns, capsys):
+    for words in (["--help"], ["--help-all"]):
+        lines = shown_by(capsys, *words).splitlines()
+        bare = [
+            line
+            for line, below in pairwise(lines)
+            if re.fullmatch(r"[│ ] {1,2}--\S+( \S+)*[│ ]+", line) and below[1:9].strip()
+        ]
+        assert bare == []
+    short = " ".join(shown_by(capsys, "--help").replace("│", " ").split())
+    assert "--alpha NUMBER the false-alarm rate (default: 0.05) --confidence" in short
+    assert "--method NAME woods, woods-alt, oe, energy-margin, energy-logistic, godin or csi" in short
+
+
+def test_values_of_the_file_are_defaults_in_the_help(config, capsys, columns):
+    assert "(default: 0.25)" in shown_by(capsys, *config("alpha = 0.25\n"), "-h")
 
 
 def test_options_override_the_file(config):

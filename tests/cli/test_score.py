@@ -20,6 +20,7 @@ from wildood.cli import score as command
 from wildood.cli.main import main
 from wildood.data import archives
 from wildood.data.archives import ArrayShard
+from wildood.data.texts import TextShard
 from wildood.detect.bulk import ShardDirectory
 from wildood.errors import InputError
 from wildood.models.small import MLP, SmallCNN
@@ -266,7 +267,14 @@ def test_killed_worker_and_interrupted_caller_change_no_byte(cluster, few, monke
     assert Path("a.csv").read_bytes() == few
 
 
-def test_rows_that_are_sent_to_workers_fill_at_most_half_of_their_memory(monkeypatch):
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda first, n: ArrayShard(first, n, rows=np.zeros((n, 1))),
+        lambda first, n: TextShard(first, n, parts={"input_ids": np.zeros((n, 1), np.int64)}),
+    ],
+)
+def test_examples_that_are_sent_to_workers_fill_at_most_half_of_their_memory(make, monkeypatch):
     under_way, most = [], []
 
     def send(shard, _job):
@@ -281,8 +289,8 @@ def test_rows_that_are_sent_to_workers_fill_at_most_half_of_their_memory(monkeyp
     task = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=send))
     ray = SimpleNamespace(remote=lambda _: task, cluster_resources=lambda: {"CPU": 8}, get=get)
     monkeypatch.setattr(command, "connected", lambda *_, **__: nullcontext(ray))
-    monkeypatch.setattr(command, "OBJECTS", 1000)  # bytes, of which a row has 8
-    shards = [ArrayShard(first, n, rows=np.zeros((n, 1))) for first, n in enumerate([20, 20, 30, 100, 10, 10])]
+    monkeypatch.setattr(command, "OBJECTS", 1000)  # bytes, of which an example has 8
+    shards = [make(first, n) for first, n in enumerate([20, 20, 30, 100, 10, 10])]
     assert [count for _, count in command.score_on_ray(iter(shards), "local", None)] == [20, 20, 30, 100, 10, 10]
     assert most == [20, 40, 50, 100, 10, 20]
 

@@ -8,7 +8,7 @@ from wildood.cli.main import main
 
 def test_show_describes_the_detector_without_the_model(fitted, cli):
     text = cli("show", "d").out
-    for part in ("Sequential", "EnergyScore", "false-alarm rate <= 10 %", "Woods: alpha 0.1", "steps 6", "seed"):
+    for part in ("Sequential", "Ensemble", "false-alarm rate <= 10 %", "Woods: alpha 0.1", "steps 6", "seed"):
         assert part in text
     assert json.loads(cli("show", "d", "--json").out)["record"]["seed"] == 0
 

@@ -1,13 +1,16 @@
 """Arrays, tensors and datasets give the same batches and the same fingerprints."""
 
+import logging
 import tracemalloc
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
-from wildood.data.sources import ArraySource, DatasetSource, Part
+from wildood.data import sources
+from wildood.data.sources import ArraySource, DatasetSource, Part, StructuredSource, for_process, from_process, read_ahead
+from wildood.data.structures import parts_of
 from wildood.data.validation import labelled_source, unlabelled_source
 from wildood.errors import InputError
 
@@ -276,3 +279,57 @@ class Items(Dataset):
 
     def __getitem__(self, index):
         return self.item
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        torch.eye(3)[1],
+        torch.tensor(2.5, dtype=torch.bfloat16),
+        torch.arange(6).reshape(2, 3).T,
+        {"x": (torch.ones(2, dtype=torch.bool), np.zeros(3)), "id": "a", "more": [1, 2.5, None]},
+        (torch.ones(2, requires_grad=True), 4),
+    ],
+)
+def test_items_arrive_from_a_process_as_they_were_sent(item):
+    arrived = from_process(for_process(item))
+    assert type(arrived) is type(item)
+    for part, sent in zip(parts_of(arrived), parts_of(item), strict=True):
+        assert part[0] == sent[0]
+        assert type(part[1]) is type(sent[1])
+        assert np.array_equal(part[1], sent[1].detach() if isinstance(sent[1], torch.Tensor) else sent[1]) or (
+            part[1] is sent[1]
+        )
+
+
+def test_workers_do_not_draw_the_same_numbers():
+    class Draws(Items):
+        def __getitem__(self, index):
+            return torch.rand(1)
+
+    source = unlabelled_source(DataLoader(Draws(None, 40), num_workers=2), "wild")
+    drawn = source.gather(torch.arange(40))[0][:, 0].tolist()
+    assert len(set(drawn)) == 40
+    assert source.gather(torch.arange(40))[0][:, 0].tolist() != drawn
+
+
+def test_batches_are_read_ahead_where_that_changes_nothing(tmp_path):
+    repeatable, arrays = Pairs(X), ArraySource(X)
+    mapped = ArraySource(memory_map(tmp_path / "x.npy", X))
+    assert read_ahead([arrays, Part(mapped, torch.arange(3))])
+    assert read_ahead([StructuredSource({"a": arrays, "b": mapped})])
+    assert not read_ahead([mapped, unlabelled_source(repeatable, "wild")])
+    loader = unlabelled_source(DataLoader(repeatable, num_workers=2), "wild")
+    assert read_ahead([arrays, loader])
+    assert read_ahead([Part(loader, torch.arange(3))])
+    assert not read_ahead([arrays])
+    assert not read_ahead([loader, unlabelled_source(repeatable, "wild")])
+
+
+def test_a_line_says_that_workers_read_slow_items_at_once(monkeypatch, caplog):
+    monkeypatch.setattr(sources, "_LONG", 0.0)
+    with caplog.at_level(logging.INFO, logger="wildood"):
+        assert unlabelled_source(Pairs(X), "wild").is_repeatable
+        assert unlabelled_source(DataLoader(Pairs(X), num_workers=2), "more").is_repeatable
+    assert "wild: 10 examples take" in caplog.text
+    assert "more: 10 examples take" not in caplog.text

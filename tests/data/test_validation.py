@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 from wildood.data.images import Images
 from wildood.data.validation import has_labels, id_source, labelled_source, unlabelled_source
@@ -27,11 +27,6 @@ class Items(Dataset):
         return self.item
 
 
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(zip(X, Y, strict=True))
-
-
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64"])
 def test_labels_of_any_integer_type_become_int64(dtype):
     _, labels = labelled_source((X, Y.astype(dtype)), "labelled").gather(ORDER)
@@ -42,12 +37,10 @@ def test_labels_of_any_integer_type_become_int64(dtype):
     ("data", "message"),
     [
         ({"x": X, "y": Y}, r"labelled is a dict of 'x', 'y': give labelled=\(x, y\), or the classes as its 'labels'"),
-        (Stream(), r"labelled is an IterableDataset \(Stream\), which cannot be indexed: give labelled=\(x, y\)"),
         ([X, Y, Y], r"labelled is a list of 3: give \(x, y\)"),
         ((X,), r"labelled is a tuple of 1: give \(x, y\)"),
         ((X.tolist(), Y), r"labelled x is a list: give a numpy array or a torch tensor, such as np\.asarray\(x\)"),
         ((X, Y.tolist()), r"labelled y is a list: .* np\.asarray\(y\)"),
-        (iter(zip(X, Y, strict=True)), r"labelled is a zip: give labelled=\(x, y\)"),
         (None, r"labelled is a NoneType: give labelled=\(x, y\)"),
         (5, r"labelled is a int: give labelled=\(x, y\)"),
         pytest.param("data/train", r"labelled is a str: give labelled=\(x, y\)"),
@@ -65,7 +58,6 @@ def test_labelled_data_that_cannot_be_read_is_refused_with_what_to_write(data, m
         ({}, "wild is an empty dict: give at least one array"),
         ({3: X}, "wild has a key 3: give the names of the model's arguments, as text"),
         ({"text": ["a", "b"]}, r"wild\['text'\]\[0\] is text: give the numbers that a tokenizer makes of it"),
-        (Stream(), r"wild is an IterableDataset \(Stream\), which cannot be indexed: give wild=x with arrays"),
         (None, "wild is a NoneType: give wild=x"),
         pytest.param("data/wild", "wild is a str: give wild=x"),
     ],

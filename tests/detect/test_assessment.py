@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import wildood
-from wildood.cli.show import description_lines
 from wildood.data.wild import as_wild
 from wildood.detect.assessment import Assessment, accuracy_lost, training_benefit, training_helped
 from wildood.detect.baseline import best_start
+from wildood.detect.card import description_lines
 from wildood.detect.split import split_for_fit, split_wild
 from wildood.detect.storage import read_description
 from wildood.evaluate.selection import Comparison
@@ -67,8 +67,12 @@ def test_without_anything_unknown_the_start_is_kept_and_two_warnings_say_why(use
     why, nothing = found["warnings"]
     assert why.startswith(("training was not shown to help: of 400 wild", "no epoch accepted less wild data"))
     assert nothing.startswith("nothing unknown was shown in the 400 wild examples set aside")
-    start = wildood.posthoc(trained(), EnergyScore(), holdout=toy.holdout)
-    assert np.array_equal(useless.score(toy.test[0]), start.score(toy.test[0]))
+    assert type(useless.scorer) is wildood.Ensemble
+    assert np.array_equal(useless.predict_proba(toy.test[0]), start_of(trained, toy).predict_proba(toy.test[0]))
+
+
+def start_of(trained, toy):
+    return wildood.posthoc(trained(), EnergyScore(), holdout=toy.holdout)
 
 
 def test_warnings_are_logged_saved_and_shown_first(fit, useless, tmp_path, caplog):
@@ -81,13 +85,12 @@ def test_warnings_are_logged_saved_and_shown_first(fit, useless, tmp_path, caplo
     assert [*lines.values()][:2] == useless.record["assessment"]["warnings"]
 
 
-def test_woods_alt_without_an_epoch_to_keep_deploys_the_energy_of_the_start(fit, toy, trained):
+def test_woods_alt_without_an_epoch_to_keep_deploys_the_ensemble_of_the_start(fit, toy, trained):
     """Its head is random before training: 98.7 % of unknowns were accepted where it was deployed."""
     detector = fit(mixed(800, 160, seed=1), steps=2, lr=1e-9, method=wildood.WoodsAlt())
-    assert type(detector.scorer) is EnergyScore
+    assert type(detector.scorer) is wildood.Ensemble
     assert detector.record["assessment"]["start_kept"]
-    start = wildood.posthoc(trained(), EnergyScore(), holdout=toy.holdout)
-    assert np.array_equal(detector.score(toy.test[0]), start.score(toy.test[0]))
+    assert np.array_equal(detector.predict_proba(toy.test[0]), start_of(trained, toy).predict_proba(toy.test[0]))
 
 
 @pytest.mark.parametrize("method", [wildood.WoodsAlt(), wildood.OutlierExposure(), wildood.EnergyMargin()])
@@ -210,7 +213,7 @@ def test_a_ranking_says_whose_training_was_not_shown_to_help(trained, toy, caplo
 def test_show_does_not_call_a_method_deployed_whose_start_was_kept(useless, tmp_path):
     lines = description_lines(read_description(useless.save(tmp_path)))
     assert lines["method"].endswith("(not deployed)")
-    assert lines["score"].startswith("EnergyScore")
+    assert lines["score"].startswith("Ensemble")
 
 
 def test_a_holdout_of_few_distinct_examples_is_said_in_the_promise(trained, toy):
@@ -266,7 +269,7 @@ def test_whether_traffic_holds_unknowns_is_asked_even_of_a_holdout_that_is_not_l
     parts = split_for_fit(
         toy.labelled, known(800, seed=1)[0], known(400, 9), wildood.Schedule(batch=64), 0.05, None, "best", 0
     )
-    start = best_start(trained(), Classifier(trained()), parts, 0.05, seed=0)
+    start = best_start(trained(), Classifier(trained()), parts, 0.05, seed=0, only_energy=True)
     classifier = start.classifier, start.score
     found = [training_benefit(start._replace(like_labelled=each), classifier, parts, 0.05) for each in (False, True)]
     assert [each.nothing_unknown > 0.05 for each in found] == [True, True]

@@ -149,6 +149,7 @@ def test_uint8_images_go_through_the_input_spec():
         input=spec,
         alpha=0.2,
         schedule=wildood.Schedule(steps=2, batch=16),
+        keep="last",
         verbose=False,
     )
     inputs = torch.from_numpy((images[:5].astype("float32") / 255 - 0.5) / 0.25).permute(0, 3, 1, 2)

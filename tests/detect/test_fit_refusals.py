@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset
 
 import wildood
 from wildood import InputError
@@ -44,11 +44,6 @@ class Ragged(Dataset):
 
     def __getitem__(self, index):
         return np.zeros(2 + index % 2, np.float32), 0
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter([(np.zeros(2, np.float32), 0)])
 
 
 class Returning(nn.Module):
@@ -120,15 +115,19 @@ PAIRS = {
     "all labels too large": (lambda x, y: (x, y + 7), "a label is .*, but the model has 3 classes"),
     "negative label": (lambda x, y: (x, with_label(y, -1)), "a label is -1: classes count from 0"),
     "float labels": (lambda x, y: (x, y.astype(float)), "labels have dtype float64.*give one integer class"),
-    "one-hot labels": (lambda x, y: (x, np.eye(3, dtype=int)[y]), "give one integer class for each example"),
+    "one-hot labels": (
+        lambda x, y: (x, np.eye(3, dtype=int)[y]),
+        r"give one integer class for each example \(one-hot: y.argmax\(1\); several",
+    ),
     "NaN": (lambda x, y: (with_value(x, np.nan), y), "example .* holds NaN or infinity"),
     "infinity": (lambda x, y: (with_value(x, np.inf), y), "example .* holds NaN or infinity"),
     "NaN in a tensor": (lambda x, y: (torch.tensor(with_value(x, np.nan)), torch.tensor(y)), "holds NaN or infinity"),
     "dict": (lambda x, y: {"image": x, "y": y}, r"is a dict of 'image', 'y': give {name}=\(x, y\), or the classes as its"),
-    "iterable": (
-        lambda x, y: Stream(),
-        r"is an IterableDataset \(Stream\), which cannot be indexed: give {name}=\(x, y\) with arrays or tensors",
+    "stream without classes": (
+        lambda x, y: iter(x),
+        r"{name}: a labelled dataset must give \(x, y\) for each index, 0 has 1",
     ),
+    "stream that was read": (lambda x, y: iter([]), "{name} is a stream that gave no example: give a new one"),
     "x in a dict": (
         lambda x, y: ({"image": x}, y),
         r"(wild is one array, expected a dict of 'image': give the same|{name} is a dict of 1: give x alone, as one array$)",
@@ -192,7 +191,7 @@ WILD = {
     "(x, y)": (lambda x: (x, np.zeros(len(x), int)), "wild is a tuple of 2: give x alone, as one array, without labels"),
     "list": (list, "wild is a tuple of 100: give x alone, as one array: np.stack makes one"),
     "dict": (lambda x: {"image": x}, "wild is a dict of 1: give x alone, as one array$"),
-    "iterable": (lambda x: Stream(), r"wild is an IterableDataset \(Stream\), which cannot be indexed: give wild=x"),
+    "stream of batches": (lambda x: iter([x, x]), r"wild: an example has shape \(100, 2\), expected \(2,\)"),
     "None": (lambda x: None, "this method trains on wild data: give wild=x"),
     "string": (lambda x: "data/wild", "wild is a str"),
     "empty dataset": (lambda x: Pairs(x[:0]), "wild is empty"),

@@ -26,6 +26,7 @@ SCORES = (
     wildood.Knn(k=3),
     wildood.ReAct(),
     wildood.Vim(),
+    wildood.Ensemble(),
 )
 METHODS = (wildood.Woods(), wildood.WoodsAlt(), wildood.OutlierExposure(), wildood.Godin(epsilon=0.01))
 

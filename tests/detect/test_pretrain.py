@@ -95,7 +95,7 @@ def test_an_accuracy_that_is_no_better_than_one_answer_for_all_is_warned_of(coun
 
 def test_of_many_labelled_examples_the_accuracy_is_measured_on_some(monkeypatch):
     monkeypatch.setattr(module, "ACCURACY_SAMPLE", 70)
-    trained = module.train_classifier(model(), labelled(300), None, SHORT, None, None, 0, verbose=False)
+    trained = module.train_classifier(model(), labelled(300), None, SHORT, None, None, 0, precision="float32", verbose=False)
     assert trained.examples == 70
     assert trained.accuracy > 0.9
 

@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import wildood
+from wildood.data.validation import labelled_source
 
 RNG = np.random.default_rng(0)
 SHORT = wildood.Schedule(steps=30, batch=32)
@@ -256,3 +257,22 @@ def test_a_step_on_the_input_is_refused(trained, data):
 def test_other_methods_and_frozen_features_take_structures(trained, data, settings):
     found = wildood.fit(trained, *data, schedule=SHORT, keep="last", verbose=False, **settings)
     assert np.mean(found.predict(unknown(100)) == wildood.UNKNOWN) > 0.5
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        torch.utils.data.SubsetRandomSampler(range(10)),
+        torch.utils.data.WeightedRandomSampler([1.0] * 30, 30),
+        torch.utils.data.RandomSampler(range(30), replacement=True, num_samples=7),
+    ],
+)
+def test_a_loader_whose_sampler_selects_examples_is_refused(sampler):
+    data = torch.utils.data.TensorDataset(torch.zeros(30, 2), torch.zeros(30, dtype=torch.int64))
+    batches = torch.utils.data.BatchSampler(sampler, 5, drop_last=False)
+    for loader in (DataLoader(data, sampler=sampler), DataLoader(data, batch_sampler=batches)):
+        with pytest.raises(
+            wildood.InputError, match="Sampler of the DataLoader selects examples, but only its dataset is read"
+        ):
+            labelled_source(loader, "labelled")
+    assert len(labelled_source(DataLoader(data, shuffle=True, batch_size=7, drop_last=True), "labelled")) == 30

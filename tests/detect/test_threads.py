@@ -83,6 +83,7 @@ POSTHOC = (
     wildood.Knn(k=3),
     wildood.ReAct(),
     wildood.Vim(),
+    wildood.Ensemble(),
 )
 METHODS = (
     wildood.Woods(),
@@ -255,31 +256,29 @@ def test_saves_to_one_directory_leave_one_whole_detector_that_can_be_read_at_any
     *_, found = together(*(lambda detector=detector: save(detector) for detector in several.values()), load)
     assert set(found) <= set(several)
     assert wildood.load(tmp_path).score(np.ones((1, 2), np.float32)).tobytes() in several
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_a_save_waits_for_one_that_is_under_way(several, tmp_path, monkeypatch):
     """As another process's would: the lock knows only who has opened the directory."""
     first, second, _ = several.values()
-    order, write = [], storage.write_atomically
+    order, write = [], storage.write_together
 
-    def slowly(path, content):
-        order.append(threading.current_thread().name)
-        if path.name.startswith("weights"):
-            entered.set()
-            other_waits.wait(60)
-        write(path, content)
+    def slowly(files):
+        order.append("begins")
+        entered.set()
+        other_waits.wait(60)
+        write(files)
+        order.append("ends")
 
     entered, other_waits = threading.Event(), threading.Event()
-    monkeypatch.setattr(storage, "write_atomically", slowly)
+    monkeypatch.setattr(storage, "write_together", slowly)
     monkeypatch.setattr(logging.getLogger("wildood"), "info", lambda *_: other_waits.set())
-    threads = [
-        threading.Thread(target=each.save, args=(tmp_path,), name=name) for each, name in ((first, "a"), (second, "b"))
-    ]
+    threads = [threading.Thread(target=each.save, args=(tmp_path,)) for each in (first, second)]
     threads[0].start()
     entered.wait(60)
     threads[1].start()
     for thread in threads:
         thread.join()
-    assert order == ["a", "a", "b", "b"]
+    assert order == ["begins", "ends"] * 2
     assert other_waits.is_set()

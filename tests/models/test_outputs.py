@@ -116,6 +116,73 @@ def test_model_whose_output_is_not_batch_by_classes_is_refused(make, message):
         try_classifier(Returning(make), torch.randn(2, 3), None)
 
 
+class Heads(nn.Module):
+    """Two linear layers on one body; the output is whatever `make` makes of their logits and the features."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.body, self.first, self.second, self.make = nn.Linear(3, 5), nn.Linear(5, 4), nn.Linear(5, 2), make
+
+    def forward(self, x):
+        features = self.body(x)
+        return self.make(self.first(features), self.second(features), features)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda a, b, h: (a, b), r"the logits of 2 heads: choose one, as forward=lambda model, x: model\(x\)\[0\] does"),
+        (lambda a, b, h: [a, h, b], "the logits of 2 heads"),
+        (
+            lambda a, b, h: {"intent": a, "mood": b},
+            r"a dict with 'intent', 'mood'.* or give forward=lambda model, x: \.\.\.",
+        ),
+        (lambda a, b, h: torch.stack([a, a], 1), r"shape \(2, 2, 4\): .* of several heads, return one \(forward=lambda"),
+    ],
+)
+def test_several_heads_are_refused_with_the_line_that_chooses_one(make, message):
+    with pytest.raises(InputError, match=message):
+        try_classifier(Heads(make), torch.randn(2, 3), None)
+
+
+def test_features_beside_the_logits_are_no_head_and_a_chosen_head_is_taken():
+    assert try_classifier(Heads(lambda a, b, h: (a, h)), torch.randn(2, 3), None) == 4
+    two = Heads(lambda a, b, h: (a, b))
+    assert try_classifier(two, torch.randn(2, 3), None, lambda model, x: model(x)[1]) == 2
+    assert not any(module._forward_hooks for module in two.modules())
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("width", [5, 4])
+@pytest.mark.parametrize("inplace", [False, True])
+def test_an_embedding_that_passes_an_activation_before_the_last_layer_is_no_head(frozen, width, inplace):
+    class Embedding(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.relu, self.b = nn.Linear(3, width), nn.ReLU(inplace), nn.Linear(width, 4)
+
+        def forward(self, x):
+            z = self.a(x)
+            return self.b(self.relu(z)), z
+
+    assert try_classifier(Embedding().requires_grad_(not frozen), torch.randn(2, 3), None) == 4
+
+
+def test_heads_of_a_frozen_model_are_counted():
+    with pytest.raises(InputError, match="the logits of 2 heads"):
+        try_classifier(Heads(lambda a, b, h: (a, b, h)).requires_grad_(False), torch.randn(2, 3), None)
+
+
+@pytest.mark.parametrize("make", [torch.sigmoid, lambda z: {"logits": z.sigmoid()}, lambda z: z[:, :1].sigmoid()])
+def test_sigmoids_are_refused(make):
+    with pytest.raises(InputError, match=r"ends in a sigmoid: return .* the logits; with several labels .* \(multi-label\)"):
+        try_classifier(Returning(make), torch.randn(2, 3), None)
+
+
+def test_logits_between_0_and_1_are_no_sigmoids():
+    assert try_classifier(Returning(lambda z: z.sigmoid() / 2), torch.randn(2, 3), None) == 4
+
+
 def test_classifier_puts_the_input_spec_in_front():
     spec = InputSpec(mean=(0.5,), std=(0.25,))
     model = SmallCNN(3).eval()

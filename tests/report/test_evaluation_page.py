@@ -13,6 +13,7 @@ from PIL import Image
 
 import wildood
 from wildood.data.images import Images
+from wildood.detect.card import escape_markdown
 from wildood.evaluate.intervals import Share
 from wildood.experiments.evaluation import (
     Average,
@@ -37,7 +38,6 @@ from wildood.report.evaluation_page import (
     shared_examples,
     used_before,
 )
-from wildood.report.table import escape_markdown
 
 NAMES = ["<b>cat</b>", "$dog$", "猫", "_eel", "ox"]
 COMMAND = 'wildood evaluate d --id "<script>.npz"'

@@ -12,7 +12,7 @@ from wildood.data.inputs import InputSpec
 from wildood.data.sources import ArraySource
 from wildood.report import page
 from wildood.report.figures import COLOURS
-from wildood.report.page import LARGEST, SHOWN, gallery, generator, is_picture, render, settings_text
+from wildood.report.page import LARGEST, SHOWN, gallery, generator, is_picture, render
 
 EVIL = "<script>alert('1')</script> & \"2\" $title ${lead} &lt; {{ 1 }}"
 
@@ -52,21 +52,6 @@ def test_what_made_a_page_changes_with_its_templates(monkeypatch, tmp_path):
     (tmp_path / "templates").mkdir()
     monkeypatch.setattr(page, "__file__", str(tmp_path / "page.py"))
     assert generator.__wrapped__() != before
-
-
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"name": "Woods", "alpha": 0.05, "tau": None, "published": False}, "alpha 0.05, published False"),
-        (
-            {"steps": None, "epochs": 3, "weight_decay": 0, "milestones": (0.5, 0.75)},
-            "epochs 3, weight_decay 0, milestones (0.5, 0.75)",
-        ),
-        ({}, ""),
-    ],
-)
-def test_settings_leave_out_only_the_name_and_what_is_not_set(settings, text):
-    assert settings_text(settings) == text
 
 
 NHWC, NCHW = InputSpec(), InputSpec(layout="NCHW")
@@ -202,4 +187,4 @@ def test_the_first_16_are_shown_and_the_title_says_so(parse, count, title):
     ],
 )
 def test_only_grey_and_coloured_images_are_pictures(shape, spec, shown):
-    assert is_picture(shape, spec) is shown
+    assert is_picture(spec, shape) is shown

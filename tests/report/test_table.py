@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 from markupsafe import escape
 
+from wildood.detect.card import escape_markdown
 from wildood.report import table as tables
 from wildood.report.table import (
     Column,
@@ -16,7 +17,6 @@ from wildood.report.table import (
     Table,
     TableCell,
     escape_latex,
-    escape_markdown,
     print_table,
     to_csv,
     to_html,

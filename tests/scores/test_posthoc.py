@@ -28,10 +28,12 @@ ALL = [
     wildood.Mahalanobis(),
     wildood.Mahalanobis(epsilon=0.0),
     wildood.Mahalanobis(epsilon=0.01),
+    wildood.RelativeMahalanobis(),
     wildood.Knn(),
     wildood.Knn(k=None),
     wildood.ReAct(),
     wildood.Vim(),
+    wildood.Ensemble(),
 ]
 NAMES = [f"{type(score).__name__}-{number}" for number, score in enumerate(ALL)]
 
@@ -144,6 +146,46 @@ def test_mahalanobis_agrees_with_scikit_learn(separable):
     distances = np.stack([covariance.mahalanobis(new - mean) for mean in means])
     found = detector_of(separable, wildood.Mahalanobis(epsilon=0.0)).score(separable.test[0])
     np.testing.assert_allclose(found, 0.5 * distances.min(0), rtol=2e-3)
+
+
+def test_the_relative_mahalanobis_distance_is_that_of_scikit_learn_less_that_to_all_data(separable):
+    classifier, _ = copy_classifier(
+        separable.model, labelled_source(separable.labelled, "x"), None, None, uses_features=True
+    )
+    take = Outputs.features_or_refuse
+    x, y = separable.labelled
+    features, new = (each_output(classifier, unlabelled_source(each, "x"), take).numpy() for each in (x, separable.ood))
+    means = np.stack([features[y == c].mean(0) for c in np.unique(y)])
+    tied = EmpiricalCovariance(assume_centered=True).fit(features - means[y])
+    every = EmpiricalCovariance().fit(features)
+    to_class = np.min([tied.mahalanobis(new - mean) for mean in means], axis=0)
+    expected = (to_class - every.mahalanobis(new)) / 2
+    found = detector_of(separable, wildood.RelativeMahalanobis()).score(separable.ood)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-2)
+
+
+def test_the_ensemble_adds_its_scores_in_units_of_labelled_data(separable):
+    members = [wildood.EnergyScore(), wildood.Knn(), wildood.RelativeMahalanobis()]
+    expected = 0
+    for member in members:
+        detector = detector_of(separable, member)
+        known, new = detector.score(separable.labelled[0]), detector.score(separable.ood)
+        low, middle, high = np.quantile(known, [0.16, 0.5, 0.84])
+        expected = expected + (new - middle) / ((high - low) / 2)
+    found = detector_of(separable, wildood.Ensemble()).score(separable.ood)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-2)
+
+
+def test_a_score_that_does_not_vary_has_no_part_in_the_ensemble():
+    ensemble = wildood.Ensemble()
+    x = torch.zeros(60, 2)
+    x[:, 0] = torch.linspace(-1, 1, 60)
+    classifier = Classifier(nn.Sequential(nn.Identity(), nn.Linear(2, 2)), tap=FeatureTap("1", "input"))
+    nn.init.zeros_(classifier.model[1].weight)  # the same energy for all
+    ensemble.fit(classifier, labelled_source((x.numpy(), (x[:, 0] > 0).long().numpy()), "x"))
+    assert ensemble.scale.isinf().tolist()[0]
+    assert ensemble(classifier(x)).isfinite().all()
+    assert ensemble(classifier(x)).std() > 0
 
 
 def test_mahalanobis_with_features_of_low_rank_is_finite_and_ignores_the_directions_without_variance(separable):

@@ -8,16 +8,27 @@ from itertools import product
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
-from wildood.cli.inputs import adapt, check_colours, input_spec, read_labelled, read_model, read_unlabelled
+from wildood.cli.inputs import (
+    Data,
+    adapt,
+    check_colours,
+    input_spec,
+    read_labelled,
+    read_model,
+    read_start,
+    read_unlabelled,
+    with_reader,
+)
 from wildood.cli.main import say
 from wildood.cli.options import TrainingOptions, as_toml, named, parse_training, require
 from wildood.data.files import write_text
+from wildood.data.fingerprint import role_of, role_text
 from wildood.data.images import Images
-from wildood.data.structures import one_tensor
+from wildood.data.structures import map_structure
+from wildood.data.texts import TextReader
 from wildood.data.wild import Wild, as_wild
 from wildood.detect.detector import Detector
 from wildood.detect.fit import fit
@@ -34,6 +45,8 @@ from wildood.scores.energy import EnergyScore
 from wildood.train.distributed import is_first
 from wildood.train.progress import logger, verbose_logging
 
+ALPHA = "the false-alarm rate: of the promise, and of the constraint in training."
+
 
 @dataclass(frozen=True)
 class FitOptions(TrainingOptions):
@@ -43,51 +56,64 @@ class FitOptions(TrainingOptions):
 
     Attributes:
         wild: unlabelled traffic, known and unknown mixed: a directory of pictures, a .csv or .jsonl file of paths, FILE.npz,
-            FILE.npy or a named set.
-        holdout: like labelled: examples that the model was not trained on. Used to calibrate the false-alarm rate.
-        fresh: like wild: known examples as they come now, for the constraint on false alarms (default: a third of a large
-            holdout, where the classifier scores it otherwise than labelled).
-        method: what to train with; wildood fit --method NAME --help shows the settings of a method.
+            FILE.npy, a named set, or a table like labelled.
+        holdout: ID examples that the model was not trained on, with their classes: they calibrate the false-alarm rate.
+        fresh: known examples as they come now, without classes, for the constraint on false alarms (default: a third of a
+            large holdout, where its features differ from those of labelled).
+        method: woods, woods-alt, oe, energy-margin, energy-logistic, godin or csi; wildood fit --method NAME --help-all
+            shows the settings of a method.
         as_published: do what the released code does, bugs included (woods, woods-alt and energy-logistic).
-        features: the submodule whose output are the features, for methods that use them (default: detected).
+        features: the submodule whose output are the features (default: detected), for methods that use them.
         frozen: train only the last layer and what the method adds, on features that are computed once.
-        confidence: guarantee the false-alarm rate with this probability over the draw of the holdout, instead of on average.
+        confidence: guarantee that rate with this probability, instead of on average; over the draw of the holdout.
         by_class: a threshold for each predicted class, so that no class bears all false alarms.
-        grid: train with each of these values, or each combination, as in weight=0.1,0.5,1; keep the one that accepts the
+        grid: train with each of these values or combinations, as in weight=0.1,0.5,1; keep the one that accepts the
             least wild data (needs --holdout: a third of it ranks, the rest chooses epochs and sets the threshold).
-        keep: the best epoch by wild acceptance on data set aside, or the start where none is shown to help; or the last.
-        allow_duplicates: equal examples in the holdout and in training data are no leak, because inputs repeat by nature.
+        keep: the best epoch by data set aside, or the last; the best is the start where training is not shown to help.
+        allow_duplicates: equal examples in the holdout and in training are no leak, because inputs repeat by nature.
     """
 
     wild: Annotated[str | None, named("DATA")] = None
     holdout: Annotated[str | None, named("DATA")] = None
     fresh: Annotated[str | None, named("DATA")] = None
-    method: Literal["woods", "woods-alt", "oe", "energy-margin", "energy-logistic", "godin", "csi"] = "woods"
+    method: Annotated[
+        Literal["woods", "woods-alt", "oe", "energy-margin", "energy-logistic", "godin", "csi"], named("NAME", None)
+    ] = "woods"
     as_published: bool = False
     features: Annotated[str | None, named("NAME")] = None
     frozen: bool = False
     confidence: Annotated[float | None, named("SHARE")] = None
     by_class: bool = False
-    grid: Annotated[tuple[str, ...] | None, named("SETTING=VALUE,VALUE [...]")] = None
+    grid: Annotated[tuple[str, ...] | None, named("NAME=VALUES ...")] = None
     keep: Literal["best", "last"] = "best"
     allow_duplicates: bool = False
 
 
 def run(words: Sequence[str]) -> None:
     """Fit a detector; it is in the output directory afterwards, with the effective settings and a page."""
-    options: Any = parse_training(FitOptions, "fit", words, method_of)
+    options: Any = parse_training(FitOptions, "fit", words, method_of, alpha=ALPHA)
     method: Method = options.settings
-    require(options, "fit", ("labelled", *(("wild",) if method.uses_wild else ()), "model", "out"))
+    with verbose_logging(verbose=not options.quiet):
+        options, start = read_start(options)
+    needed = ("labelled", *(("wild",) if method.uses_wild else ()), *(() if start else ("model",)), "out")
+    require(options, "fit", needed)
     methods = grid_of(method, options.grid) if options.grid else []
-    model = read_model(options.model, options.seed)
+    with verbose_logging(verbose=not options.quiet):
+        options = with_reader(options, start)
+    model = start.classifier.model if start else read_model(options.model, options.seed)
     check_colours(options)  # before pictures are decoded
     with verbose_logging(verbose=not options.quiet):
-        labelled = read_labelled(options.labelled, "--labelled", options)
+        labelled = read_labelled(options.labelled, "--labelled", options, start)
         wild = None if options.wild is None else read_unlabelled(options.wild, "--wild", options, labelled)
         holdout = None if options.holdout is None else read_labelled(options.holdout, "--holdout", options, labelled)
+        if start and holdout is not None and (role := role_of(start.record, holdout)):
+            raise InputError(
+                f"--holdout {options.holdout}: these examples {role_text(role)} ({options.weights}), so they promise "
+                "nothing about a detector that starts from it: give unseen ones"
+            )
         fresh = None if options.fresh is None else read_unlabelled(options.fresh, "--fresh", options, labelled)
-        options, model = adapt(labelled, options, model)
-    same = ("schedule", "features", "frozen", "confidence", "by_class", "allow_duplicates", "keep", "seed")
+        options, model = adapt(labelled, options, model, start)
+    same = ("schedule", "features", "precision", "frozen", "confidence", "by_class", "allow_duplicates", "keep", "seed")
     settings = {name: getattr(options, name) for name in same}
     settings |= {"fresh": fresh, "input": input_spec(options), "run_dir": options.out / "run", "verbose": not options.quiet}
     ranking = None
@@ -101,6 +127,9 @@ def run(words: Sequence[str]) -> None:
     if ranking is not None:
         write_text(options.out / "ranking.json", f"{json.dumps(asdict(ranking), indent=2)}\n")
         say(ranking_text(ranking))
+    if isinstance(options.reader, TextReader):
+        detector.record["text"] = options.reader.record()
+        detector.tokenizer = options.reader.tokenizer.content.encode()
     detector.save(options.out)
     write_text(options.out / "settings.toml", as_toml(options, "fit"))
     say(f"{options.out}: {detector.promise_text}")
@@ -155,7 +184,7 @@ def ranking_text(ranking: Ranking) -> str:
 
 
 def _write_page(
-    options: Any, detector: Detector, model: nn.Module, data: tuple[Images, Images | None, Images | None], command: str
+    options: Any, detector: Detector, model: nn.Module, data: tuple[Data, Data | None, Data | None], command: str
 ) -> None:
     """The page that compares the detector with the energy of the starting classifier, if matplotlib is installed."""
     labelled, wild, holdout = data
@@ -167,14 +196,15 @@ def _write_page(
         return
     before = Detector(Classifier(model, input_spec(options)), EnergyScore(), detector.example)
     unseen, known = _unseen_wild(wild, options), labelled if holdout is None else holdout
-    examples = np.asarray(known.examples), np.asarray(known.labels)
+    x = known.examples if isinstance(known, Images) else map_structure(lambda part: part.examples, known.parts)
+    examples = map_structure(np.asarray, x), np.asarray(known.labels)
     texts = {"command": command, "settings": as_toml(options, "fit")}
     page = fit_page(detector, before, unseen, examples, is_holdout=holdout is not None, **texts)
     write_text(options.out / "report.html", page)
     logger.info("%s shows what changed", options.out / "report.html")
 
 
-def _unseen_wild(wild: Images, options: Any) -> npt.NDArray[Any]:
+def _unseen_wild(wild: Data, options: Any) -> Any:
     """Wild examples that training did not see."""
     traffic: Wild = as_wild(wild)
     if options.grid:
@@ -182,4 +212,4 @@ def _unseen_wild(wild: Images, options: Any) -> npt.NDArray[Any]:
     uses_wild = options.settings.uses_wild
     unseen = split_wild(traffic, options.keep, options.seed)[1] if uses_wild else traffic.whole(options.seed)
     some = subsample(unseen, MOST_EXAMPLES, options.seed)
-    return one_tensor(some.gather(torch.arange(len(some)))[0], "a page").numpy()
+    return map_structure(lambda part: part.numpy(), some.gather(torch.arange(len(some)))[0])

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hin
 
 import tyro
 
+from wildood.cli.help import NUMBERS, help_of
 from wildood.data.files import open_plain
 from wildood.data.schema import SchemaError
 from wildood.data.schema import check as check_type
@@ -32,11 +33,9 @@ if TYPE_CHECKING:
 
 Options = TypeVar("Options")
 DATA_ROOT = "of named sets and decoded pictures (default: $WILDOOD_DATA, or the user's cache)."
-NUMBERS = "NUMBER [NUMBER ...]"
-METAVARS: dict[Any, str] = {int: "N", int | None: "N", float: "NUMBER", float | None: "NUMBER", tuple[float, ...]: NUMBERS}
 
 
-def named(metavar: str, hint: str = "", help: str | None = None) -> Any:  # noqa: A002 - tyro's word for it
+def named(metavar: str, hint: str | None = "", help: str | None = None) -> Any:  # noqa: A002 - tyro's word for it
     """How the help names the value of an option, and what it says of its default."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=hint, help=help)
 
@@ -122,25 +121,42 @@ class TrainingOptions:
     """Options of fit and pretrain.
 
     Attributes:
-        labelled: ID examples with their classes: a directory with one folder of pictures for each class, a .csv or .jsonl
-            file of paths and labels, FILE.npz with x and y (or images and labels, or FILE.npz:x,y), or a named set such as
-            cifar10:train.
-        model: resnet20, wideresnet, smallcnn:classes=7, mlp:inputs=4,classes=3, or module:function of your own.
-        weights: weights to start from, as safetensors.
+        labelled: ID examples with classes, from folders, tables, .npz or a named set: a directory with one folder of
+            pictures for each class, a .csv or .jsonl file of paths and labels, FILE.npz with x and y (or images and labels,
+            or FILE.npz:x,y), or a named set such as cifar10:train; with --label-column, a table: .csv, .csv.gz or .parquet;
+            with --tokenizer, texts: .csv or .jsonl.
+        label_column: the column of the classes in a table or beside texts (default for texts: label or class).
+        categorical: columns of a table whose numbers are codes of categories.
+        ignore: columns of a table to leave out, such as identifiers.
+        tokenizer: a tokenizer.json, or its directory, for files of texts. The model is called with input_ids and
+            attention_mask.
+        text_column: the column of the texts (default: text).
+        tokens: the length of a text: longer ones are cut, shorter ones padded (default: the longest of labelled, up to 256).
+        model: resnet20, smallcnn:classes=7, ..., or module:function of your own; also wideresnet and mlp:inputs=4,classes=3.
+        weights: safetensors to start from, or a saved detector: its directory or its file. Its classifier is taken over, and
+            its input spec unless --mean and --std are given; --model is needed for a model of your own only.
         out: the directory to write to.
         config: a TOML file with the same names as these options. Command-line options override the file.
-        mean: of each channel, for uint8 images.
-        std: of each channel, for uint8 images.
+        mean: of each channel, for uint8 images (default: measured on labelled, for a network without weights).
+        std: of each channel, likewise.
         layout: where the channels of the images are.
         size: to resize images to.
         skip_broken: leave out pictures that cannot be read, instead of stopping.
+        data_root: the directory of named sets and decoded pictures (default: $WILDOOD_DATA, or the user's cache).
+        precision: bf16 trains with forward and backward passes in bfloat16, where the hardware has it.
         seed: decides every random draw.
         quiet: show no progress.
     """
 
     labelled: Annotated[str | None, named("DATA")] = None
+    label_column: Annotated[str | None, named("NAME")] = None
+    categorical: Annotated[tuple[str, ...] | None, named("NAME ...")] = None
+    ignore: Annotated[tuple[str, ...] | None, named("NAME ...")] = None
+    tokenizer: Annotated[Path | None, named("PATH")] = None
+    text_column: Annotated[str | None, named("NAME")] = None
+    tokens: Annotated[int | None, named("N")] = None
     model: Annotated[str | None, named("MODEL")] = None
-    weights: Annotated[Path | None, named("FILE")] = None
+    weights: Annotated[Path | None, named("PATH")] = None
     out: Annotated[Path | None, named("DIRECTORY")] = None
     config: Annotated[Path | None, named("FILE")] = None
     mean: Annotated[tuple[float, ...] | None, named(NUMBERS)] = None
@@ -148,11 +164,13 @@ class TrainingOptions:
     layout: Literal["NHWC", "NCHW"] = "NHWC"
     size: Annotated[tuple[int, ...] | None, named("HEIGHT [WIDTH]")] = None
     skip_broken: bool = False
-    data_root: Annotated[Path | None, named("DIRECTORY", help=DATA_ROOT)] = None
+    data_root: Annotated[Path | None, named("DIRECTORY")] = None
+    precision: Annotated[Literal["float32", "bf16"], named("NAME", None)] = "float32"
     seed: int = 0
     quiet: bool = False
     settings: tyro.conf.FlagConversionOff[Any] = None
     schedule: tyro.conf.FlagConversionOff[Any] = None
+    reader: tyro.conf.Suppress[Any] = None  # what reads files of tables or texts, once it is known
 
 
 Training = TypeVar("Training", bound=TrainingOptions)
@@ -174,7 +192,7 @@ def parse_training(
         words: of the command line.
         method_of: the method that the options name; None for pretraining.
         hidden: settings of the schedule that are no options of this command.
-        texts: other help for settings of the schedule.
+        texts: other help for settings of the method and the schedule.
     """
     typed = {word.partition("=")[0][2:].replace("-", "_") for word in words if word.startswith("--")}
     options = parse(cls, command, words, default=cls(), partial=True)
@@ -187,7 +205,10 @@ def parse_training(
         shown = _recipe(method, file)
     except InputError as error:
         raise InputError(f"--config {options.config}: {error}" if file else str(error)) from error
-    default = replace(default, settings=_as_options(shown[0]), schedule=_as_options(shown[1], hidden, **texts))
+    default = replace(default, settings=_as_options(shown[0]), schedule=_as_options(shown[1], hidden))
+    if {"-h", "--help", "--help-all"} & {*words}:
+        shown_method = getattr(options, "method", "")
+        parse(help_of(default, shown_method, hidden, texts, in_full="--help-all" in words), command, ["--help"])
     options = parse(cls, command, words, default=default)
     parts = [part for part in (options.settings, options.schedule) if part is not None]
     values = {name: getattr(part, name) for part in parts for name in _names(type(part)) if name in typed}
@@ -254,7 +275,7 @@ def _check_names(
 
 def _names(cls: type[Any]) -> list[str]:
     """The names of a dataclass's settings, or of the options that a file may hold."""
-    return [each.name for each in fields(cls) if each.name not in {"config", "settings", "schedule"}]
+    return [each.name for each in fields(cls) if each.name not in {"config", "settings", "schedule", "reader"}]
 
 
 def _recipe(method: Any, *layers: Mapping[str, Any]) -> tuple[Any, Schedule]:
@@ -277,18 +298,17 @@ def _with_settings(settings: Any, values: Mapping[str, Any]) -> Any:
     return replace(settings, **own)
 
 
-def _as_options(settings: Any, hidden: Iterable[str] = (), **texts: str) -> Any:
-    """A frozen dataclass as options: the same names, types, help and values, without its checks."""
+def _as_options(settings: Any, hidden: Iterable[str] = ()) -> Any:
+    """A frozen dataclass as options: the same names, types and values, without its checks."""
     if settings is None:
         return None
-    cls, kinds, options = type(settings), get_type_hints(type(settings), include_extras=True), []
-    for each in fields(cls):
-        kind, value = kinds[each.name], getattr(settings, each.name)
-        hint = "" if value is None else None  # "(default: None)" says nothing
-        shown = tyro.conf.arg(metavar=METAVARS.get(kind), help=texts.get(each.name), help_behavior_hint=hint)
-        marker = tyro.conf.Suppress if each.name in hidden else shown
-        options.append((each.name, Annotated[kind, marker], field(default=value)))
-    about = {"__doc__": str(cls.__doc__).partition("\n\n")[0], "__post_init__": lambda _: None}
+    cls, kinds = type(settings), get_type_hints(type(settings), include_extras=True)
+    options = [
+        (each.name, Annotated[kinds[each.name], tyro.conf.Suppress] if each.name in hidden else kinds[each.name],
+         field(default=getattr(settings, each.name)))
+        for each in fields(cls)
+    ]  # fmt: skip
+    about = {"__post_init__": lambda _: None}
     return make_dataclass(cls.__name__, options, bases=(cls,), frozen=True, namespace=about)()
 
 

@@ -18,7 +18,7 @@ import tyro
 from wildood import __version__
 from wildood.cli.inputs import open_unlabelled, read_detector, read_model
 from wildood.cli.options import DATA_ROOT, named, parse
-from wildood.data.archives import Archive, ArrayShard, Shard
+from wildood.data.archives import Archive, Shard
 from wildood.detect.bulk import Format, ShardDirectory, ShardScores, score_archive, score_shard, shard_directory
 from wildood.detect.detector import Detector
 from wildood.detect.storage import load, read_description
@@ -37,7 +37,7 @@ class ScoreOptions:
     Attributes:
         detector: the directory that fit wrote.
         examples: a directory of pictures, a .csv or .jsonl file of paths, FILE.npz or FILE.npy (FILE.npz:name for one of
-            several arrays), - for standard input, or a named set.
+            several arrays), - for standard input, a named set, or a table if the detector was made from one.
         model: module:function that builds a model of your own. For security, loading a detector never imports code.
         format: csv with a header, or jsonl with one object in each line.
         out: a file to write to, or - for standard output; an interrupted call leaves FILE.part, and continues from it.
@@ -117,7 +117,9 @@ def score_on_ray(shards: Iterator[Shard], address: str, job: Job) -> Iterator[tu
         waiting: deque[tuple[Shard, Any]] = deque()
         try:
             for shard in shards:
-                while waiting and (len(waiting) == most or _sent(shard, *(each for each, _ in waiting)) > OBJECTS // 2):
+                while waiting and (
+                    len(waiting) == most or shard.nbytes + sum(each.nbytes for each, _ in waiting) > OBJECTS // 2
+                ):
                     yield _result(ray, *waiting.popleft())
                 waiting.append((shard, task.remote(shard, job)))
             while waiting:
@@ -125,11 +127,6 @@ def score_on_ray(shards: Iterator[Shard], address: str, job: Job) -> Iterator[tu
         finally:
             for _, reference in waiting:
                 ray.cancel(reference)
-
-
-def _sent(*shards: Shard) -> int:
-    """The bytes of rows that are sent with shards; other shards are read from the disk by the workers."""
-    return sum(shard.rows.nbytes for shard in shards if isinstance(shard, ArrayShard))
 
 
 def score_task(shard: Shard, job: Job) -> ShardScores:

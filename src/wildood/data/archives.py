@@ -37,7 +37,7 @@ _MAGIC = 8  # bytes at the beginning of a file that tell its type
 class ShardExamples(NamedTuple):
     """The examples of a shard, their names or numbers, and the files that cannot be read, each with the reason."""
 
-    examples: NDArray[Any]
+    examples: Any  # an array, or a dict of arrays
     names: Sequence[str | int]
     broken: Sequence[tuple[str, str]] = ()
 
@@ -52,6 +52,11 @@ class Shard:
     fingerprint: str = ""  # a hash that changes with the examples, where it can be had without decoding them
     path: Path | None = None  # the file or directory that the examples are read from, if any; a Ray worker must see it
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the examples that it carries; none of those that are read from `path`."""
+        return 0
+
     def read(self, threads: int) -> ShardExamples:
         """Read and check the examples."""
         raise NotImplementedError
@@ -63,6 +68,11 @@ class ArrayShard(Shard):
 
     rows: NDArray[Any]
     names: Sequence[str] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its rows."""
+        return int(self.rows.nbytes)
 
     def read(self, threads: int) -> ShardExamples:  # noqa: ARG002 - only images are decoded in threads
         """Check the rows; messages count them from the beginning of the archive."""

@@ -15,8 +15,8 @@ import time
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -106,8 +106,24 @@ class DamagedFileError(ValueError):
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file through a draft beside it: after a crash or a power failure it has the old content or the new."""
+    write_together({path: content})
+
+
+def write_together(files: Mapping[Path, bytes]) -> None:
+    """Write files through drafts beside them; none takes its name before all are on the disk, and then they do in order."""
+    with ExitStack() as stack:
+        drafts = [stack.enter_context(_draft(path, content)) for path, content in files.items()]
+        for draft, path in zip(drafts, files, strict=True):
+            if draft != path:
+                draft.replace(path)
+
+
+@contextmanager
+def _draft(path: Path, content: bytes) -> Iterator[Path]:
+    """A file beside another one with this content, removed in the end; a device has none and is written to."""
     if path.is_char_device():  # /dev/null and the like: they must not be replaced
         path.write_bytes(content)
+        yield path
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path.parent)
@@ -121,7 +137,7 @@ def write_atomically(path: Path, content: bytes) -> None:
                     file.write(content)
                     file.flush()
                     os.fsync(file.fileno())
-                draft.replace(path)
+                yield draft
             finally:
                 draft.unlink(missing_ok=True)
             return

@@ -328,7 +328,7 @@ def _csv_rows(file: Any, place: Path) -> Iterator[_Row]:
             if not (0 < len(first) <= 2 and first[0] and (place.parent / first[0]).is_file()):
                 raise InputError(
                     f"{place}: line 1 is {','.join(first)[:80]!r}: begin with a header path or path,label, or with a "
-                    "picture's path"
+                    "picture's path; a table needs --label-column"
                 )
             path_at, label_at = 0, 1 if len(first) == 2 else None
             yield row(first, path_at, label_at)

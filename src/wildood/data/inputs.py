@@ -10,6 +10,7 @@ from torch import Tensor
 
 from wildood.data.sources import check_dense
 from wildood.data.structures import Raw, map_structure
+from wildood.data.tables import TableSpec
 from wildood.errors import InputError
 from wildood.settings import check_choice, check_integer, check_number, quoted
 
@@ -119,14 +120,20 @@ def check_size(size: Any) -> tuple[int, int] | None:
     return height, width
 
 
-def to_model_input(raw: Raw, spec: InputSpec | None, dtype: torch.dtype = torch.float32) -> Raw:
-    """A raw batch as model input: by the spec if there is one, else floats in the model's dtype and the rest unchanged."""
+Spec = InputSpec | TableSpec
+
+
+def to_model_input(raw: Raw, spec: Spec | None, dtype: torch.dtype = torch.float32) -> Raw:
+    """A raw batch as model input: images by their spec; else floats in the model's dtype, and the rest unchanged.
+
+    The rows of a table became model input when the table was read.
+    """
     if not isinstance(raw, Tensor):
         if spec is not None:
-            raise InputError("an input spec is for images alone: leave input= out, and give each part as the model takes it")
+            raise InputError("an input spec is for one array: leave input= out, and give each part as the model takes it")
         prepared: Raw = map_structure(lambda part: part.to(dtype) if part.is_floating_point() else part, raw)
         return prepared
-    if spec is not None:
+    if isinstance(spec, InputSpec):
         return spec(raw).to(dtype)
     if raw.dtype == torch.uint8:
         raise InputError(

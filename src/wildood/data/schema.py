@@ -4,7 +4,7 @@ import inspect
 import json
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from typing import (
     Annotated,
     Any,
@@ -121,13 +121,18 @@ def _check_limits(value: Any, limits: Sequence[Any], path: str) -> Any:
 
 def _check_union(value: Any, expected: Any, path: str) -> Any:
     inside: SchemaError | None = None  # of an alternative that has the right kind, about something in it
-    for each in get_args(expected):
+    for each in sorted(get_args(expected), key=lambda each: _shared_fields(value, each), reverse=True):
         try:
             return check(value, each, path)
         except SchemaError as error:
             if isinstance(value, dict | list) and not str(error).startswith(f"{path} is "):
                 inside = inside or error
     raise inside or _unexpected(value, _words(expected), path)
+
+
+def _shared_fields(value: Any, expected: Any) -> int:
+    """How many keys of an object are fields of a dataclass: of several, the nearest one says what is wrong."""
+    return sum(each.name in value for each in fields(expected)) if is_dataclass(expected) and isinstance(value, dict) else 0
 
 
 def _check_list(value: Any, origin: Any, arguments: tuple[Any, ...], path: str) -> Any:

@@ -1,18 +1,22 @@
 """Sources: examples by their index, from arrays, tensors or datasets, read in batches of raw examples."""
 
 import hashlib
+import logging
 import operator
-from collections.abc import Callable, Iterator, Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from multiprocessing import get_context
-from typing import Any, Protocol
+from time import perf_counter
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from wildood.data.hugging_face import LABEL_KEYS, is_hugging_face
 from wildood.data.sampling import Indices
 from wildood.data.structures import Raw, is_structure, map_structure, parts_of, shape_text, tensors_of
 from wildood.errors import InputError
@@ -23,7 +27,9 @@ _BYTES_HASHED = 1 << 30  # of an array, about: hashing more would delay the star
 Array = Tensor | np.ndarray[Any, Any]
 _ITEM_ACCESS = {"__getitem__", "__torch_function__", "__array_function__"}  # what a subclass of an array may redefine
 CACHED_BYTES = 1 << 29  # of the items of a dataset that are kept in memory
-LABEL_KEYS = ("label", "labels")  # of an item that is a dict: where its class is
+_LONG = 10.0  # seconds of reading a dataset after which workers are worth a line
+_LOGGER = logging.getLogger("wildood")
+SEVERAL_LABELS = " (one-hot: y.argmax(1); several labels for each example: fit a detector for each, as with y[:, 0])"
 _FINGERPRINTED = 16  # examples of a dataset that its fingerprint is made from
 
 
@@ -87,6 +93,8 @@ class StructuredSource:
 
     parts: Any
     labels: Array | None = None
+    where: str = ""  # the file, as the user named it, if they come from one
+    classes: tuple[str, ...] = ()  # the names of the classes, in the order of the labels; empty if there are none
 
     def __len__(self) -> int:
         return len(next(iter(parts_of(self.parts)))[1])
@@ -132,39 +140,47 @@ class DatasetSource:
 
     def gather(self, indices: Tensor) -> tuple[Raw, Tensor | None]:
         """The examples at these indices as a batch, and their labels; each is checked as it is read."""
-        items = self._items(indices.tolist())
+        numbers, cache = indices.tolist(), self._cache
+        missing = [number for number in dict.fromkeys(numbers) if number not in cache]
+        found = {number: self.checked(item, number) for number, item in zip(missing, self._read(missing), strict=True)}
+        for number, item in found.items():
+            cache.add(number, item)
+        return self.batch([found[number] if number in found else cache[number] for number in numbers])
+
+    def checked(self, item: Any, number: int) -> Any:
+        """An item as `batch` takes it: as it is for `collate`, else an example and a class, of the shape of the others."""
         if self.collate is not None:
-            return self._collated(self.collate(items), len(items))
-        examples, labels = [example for example, _ in items], [label for _, label in items]
-        if len({tuple(name for name, _ in parts_of(example)) for example in examples}) > 1:
+            return item
+        example, label = self._pair(item, number)
+        own = _Shapes(tuple(name for name, _ in parts_of(example)), tuple(tuple(each.shape) for each in tensors_of(example)))
+        first = self._cache.shapes = self._cache.shapes or own
+        if own.names != first.names:
             raise InputError(f"{self.name}: examples have different parts: give the same ones in every example")
-        shapes = {tuple(tuple(tensor.shape) for tensor in tensors_of(example)) for example in examples}
-        if len(shapes) > 1:
-            such = sorted(shapes)[:2] if is_structure(examples[0]) else sorted(shape for (shape,) in shapes)[:2]
+        if own.shapes != first.shapes:
+            such = sorted(each.shapes if is_structure(example) else each.shapes[0] for each in (own, first))
             raise InputError(
                 f"{self.name}: examples have different shapes, such as {such}: give them all the same, or a DataLoader with "
                 "a collate_fn that pads them"
             )
-        batch = map_structure(lambda *parts: torch.stack(parts), *examples)
-        return batch, torch.tensor(labels) if self.labelled else None
+        return example, label
 
-    def _items(self, numbers: list[int]) -> list[Any]:
-        """The items of these numbers, from memory or as they are read now: raw ones for `collate`, else checked pairs."""
-        cache = self._cache
-        missing = [number for number in numbers if number not in cache]
-        found = dict(zip(missing, self._read(missing), strict=True))
-        for number, item in found.items():
-            found[number] = item if self.collate is not None else self._pair(item, number)
-            cache.add(number, found[number])
-        return [found[number] if number in found else cache[number] for number in numbers]
+    def batch(self, items: list[Any]) -> tuple[Raw, Tensor | None]:
+        """A batch of checked items, and their labels."""
+        if self.collate is not None:
+            return self._collated(self.collate(items), len(items))
+        batch = map_structure(lambda *parts: torch.stack(parts), *(example for example, _ in items))
+        return batch, torch.tensor([label for _, label in items]) if self.labelled else None
 
     def _read(self, numbers: list[int]) -> list[Any]:
-        if not self.workers or len(numbers) < 2 * self.workers:
-            return [self.dataset[number] for number in numbers]
+        """The items as they are now. What workers draw follows from torch's generator, if items differ at each reading."""
+        if not self.workers or not numbers:
+            return _items_of(self.dataset, numbers)
+        seed = 0 if self.is_repeatable else int(torch.randint(1 << 31, ()))
         chunks = [numbers[first :: self.workers] for first in range(self.workers)]
         found: dict[int, Any] = {}
-        for chunk, items in zip(chunks, self._pool.map(_read_in_worker, chunks), strict=True):
-            found |= zip(chunk, items, strict=True)
+        seeds = range(seed, seed + self.workers)
+        for chunk, items in zip(chunks, self._pool.map(_read_in_worker, chunks, seeds), strict=True):
+            found |= zip(chunk, map(from_process, items), strict=True)
         return [found[number] for number in numbers]
 
     @cached_property
@@ -254,8 +270,10 @@ class DatasetSource:
             label = operator.index(value.item() if hasattr(value, "item") else value)
             np.int64(label)
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # several values, none, or too large a number
+            several = isinstance(value, list | tuple) or getattr(value, "ndim", 0) > 0
             raise InputError(
                 f"{self.name}: the label of example {index} is {quoted(value)}: give an integer class"
+                + (SEVERAL_LABELS if several else "")
             ) from error
         return label
 
@@ -275,14 +293,20 @@ class DatasetSource:
     def _readings(self) -> list[tuple[str, str]]:
         """The hashes, without and with labels, of a few examples that are read twice."""
         few = torch.linspace(0, len(self) - 1, min(_FINGERPRINTED, len(self))).long()
-        return [self._hashes(few) for _ in range(2)]
+        began = perf_counter()
+        readings = [self._hashes(few) for _ in range(2)]
+        seconds = (perf_counter() - began) / max(1, 2 * len(few))
+        if not self.workers and seconds * len(self) > _LONG:
+            text = "%s: %s examples take %.1f ms each to read: a DataLoader with num_workers=4 reads four at a time"
+            _LOGGER.info(text, self.name, f"{len(self):,}", 1000 * seconds)
+        return readings
 
     def _hashes(self, few: Tensor) -> tuple[str, str]:
         """Hashes of some examples as they are read now, without and with labels."""
         fresh = replace(self, workers=0)
+        fresh.__dict__["_cache"] = _Cache(0)  # nothing is kept: this is to see whether items change
         digest, labels = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
         for index in few:
-            fresh.__dict__["_cache"] = _Cache(0)  # nothing is kept: this is to see whether items change
             batch, label = fresh.gather(index[None])
             for name, part in parts_of(batch):
                 digest.update(f"{name} {tuple(part.shape)} {part.dtype}".encode() + memory_of(part))
@@ -297,22 +321,37 @@ def _is_several(value: Any) -> bool:
     return isinstance(value, Mapping)
 
 
+class _Shapes(NamedTuple):
+    """The parts of an example and their shapes."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+
 class _Cache(dict[int, Any]):
-    """Items by their number, as many as so many bytes hold."""
+    """Items by their number, as many as so many bytes hold; and the shapes of the first one."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
         self.left = most
+        self.shapes: _Shapes | None = None
 
     def add(self, number: int, item: Any) -> None:
         """Keep an item, if there is room for it."""
-        size = sum(
-            part.numel() * part.element_size() if isinstance(part, Tensor) else getattr(part, "nbytes", 64)
-            for _, part in parts_of(item)
-        )
+        size = bytes_of(item)
         if size <= self.left:
             self[number] = item
             self.left -= size
+
+
+def bytes_of(item: Any) -> int:
+    """How much memory an item takes, about.
+
+    >>> bytes_of((torch.zeros(2, 3), {"ids": np.zeros(5, np.int64)}, 7))
+    128
+    """
+    parts = [part for _, part in parts_of(item)]
+    return sum(part.nbytes if isinstance(part, Tensor | np.ndarray) else 64 for part in parts)
 
 
 _WORKERS_DATASET: list[Any] = []  # of a worker process: what it reads
@@ -323,8 +362,47 @@ def _begin_worker(dataset: Any) -> None:
     _WORKERS_DATASET.append(dataset)
 
 
-def _read_in_worker(numbers: list[int]) -> list[Any]:
-    return [_WORKERS_DATASET[-1][number] for number in numbers]
+def _read_in_worker(numbers: list[int], seed: int) -> list[Any]:
+    torch.manual_seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - what a user's dataset may draw from
+    random.seed(seed)
+    return [for_process(item) for item in _items_of(_WORKERS_DATASET[-1], numbers)]
+
+
+def _items_of(dataset: Any, numbers: list[int]) -> list[Any]:
+    """Items one by one; those of a Hugging Face dataset at once, which is several times as fast."""
+    if is_hugging_face(dataset) and numbers:
+        items: list[Any] = dataset.__getitems__(numbers)
+        return items
+    return [dataset[number] for number in numbers]
+
+
+class _Sent(NamedTuple):
+    """A tensor on its way from one process to another, as an array: torch would open a file for each tensor."""
+
+    array: np.ndarray[Any, Any]
+
+
+def for_process(item: Any) -> Any:
+    """An item as it is sent to another process; `from_process` makes it what it was.
+
+    >>> from_process(for_process({"x": [torch.ones(2)], "id": "a"}))
+    {'x': [tensor([1., 1.])], 'id': 'a'}
+    """
+    if type(item) is Tensor and item.device.type == "cpu" and item.layout == torch.strided and item.dtype != torch.bfloat16:
+        return _Sent(item.detach().resolve_conj().resolve_neg().numpy())
+    return _each_part(for_process, item)
+
+
+def from_process(item: Any) -> Any:
+    """What `for_process` was given."""
+    return torch.from_numpy(item.array) if isinstance(item, _Sent) else _each_part(from_process, item)
+
+
+def _each_part(function: Callable[[Any], Any], item: Any) -> Any:
+    if type(item) is dict:
+        return {key: function(value) for key, value in item.items()}
+    return type(item)(map(function, item)) if type(item) in {tuple, list} else item
 
 
 @dataclass(frozen=True, eq=False)
@@ -381,10 +459,28 @@ def native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def is_mapped(source: Source) -> bool:
-    """Whether a source's examples are read from the disk when they are gathered."""
-    if isinstance(source, Part):
-        return is_mapped(source.source)
+def read_ahead(sources: Sequence[Source]) -> bool:
+    """Whether a thread should read the next batch: data is on the disk, or workers read it.
+
+    Not where a dataset is read in this process: it may be bound to its thread, or draw from torch's generator. What workers
+    draw follows from that generator, too, so that items which differ at each reading are not read ahead.
+    """
+    whole = [_undivided(source) for source in sources]
+    datasets = [source for source in whole if isinstance(source, DatasetSource)]
+    if any(not source.workers or not source.is_repeatable for source in datasets):
+        return False
+    return bool(datasets) or any(map(_is_mapped, whole))
+
+
+def _undivided(source: Source) -> Source:
+    while isinstance(source, Part):
+        source = source.source
+    return source
+
+
+def _is_mapped(source: Source) -> bool:
+    if isinstance(source, StructuredSource):
+        return any(_is_mapped(part) for _, part in parts_of(source.parts))
     return isinstance(source, ArraySource) and isinstance(source.examples, np.memmap)
 
 

@@ -1,18 +1,27 @@
 """The user's data, checked once and made into sources; each refusal says what to write instead."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset, WeightedRandomSampler, default_collate
 
+from wildood.data.hugging_face import (
+    LABEL_KEYS,
+    check_same_classes,
+    is_hugging_face,
+    is_hugging_face_stream,
+    model_columns,
+    named_classes,
+    refuse_splits,
+)
 from wildood.data.images import Images
 from wildood.data.sources import (
-    LABEL_KEYS,
+    SEVERAL_LABELS,
     Array,
     ArraySource,
     DatasetSource,
@@ -24,7 +33,9 @@ from wildood.data.sources import (
     check_plain,
     native,
 )
+from wildood.data.streams import NO_EXAMPLE, Stream, is_stream
 from wildood.data.structures import is_structure, map_structure, parts_of
+from wildood.data.tables import TableSpec, is_frame
 from wildood.errors import InputError
 
 _LOGGER = logging.getLogger("wildood")
@@ -32,9 +43,9 @@ _BATCH = 256  # examples of a dataset that are read at once for their labels
 
 
 def all_labels(source: Source) -> Tensor:
-    """Every label of a labelled source."""
+    """Every label of a labelled source, on the CPU."""
     batches = torch.split(torch.arange(len(source)), _BATCH)
-    return torch.cat([labels for _, labels in map(source.gather, batches) if labels is not None])
+    return torch.cat([labels.cpu() for _, labels in map(source.gather, batches) if labels is not None])
 
 
 def has_labels(source: Source) -> bool:
@@ -52,11 +63,36 @@ def check_labels(labels: Tensor, name: str, classes: int) -> None:
         )
 
 
+def rows_of(data: Any, spec: Any, name: str, *, labels: bool = True) -> Any:
+    """A user's table as an array by a table's spec, or that of `(table, y)`; anything else as it is.
+
+    The classes are those of the label's column, if `labels`.
+    """
+    if not isinstance(spec, TableSpec):
+        return data
+    if is_hugging_face(data):
+        raise InputError(f"{name} is a {type(data).__name__}: give {name}.to_pandas(), which a TableSpec reads")
+    if isinstance(data, tuple | list) and len(data) == 2 and _is_table(data[0]):
+        return spec(data[0], name), data[1] if isinstance(data[1], Tensor) else np.asarray(data[1])
+    if not _is_table(data):
+        return data
+    classes = spec.labels(data, name) if labels else None
+    advice = "give (x, y)" if spec.label is None else f"it has no column {spec.label!r}"
+    names = () if classes is None else spec.classes
+    return Images(spec(data, name), classes, where="the table", classes=names, unlabelled=advice)
+
+
+def _is_table(data: Any) -> bool:
+    return is_frame(data) or isinstance(data, Mapping)
+
+
 def labelled_source(data: Any, name: str) -> Source:
     """`(x, y)` or a dataset of pairs, as a checked source."""
     if isinstance(data, Part) and data.gather(torch.arange(1))[1] is not None:
         return data
-    if isinstance(data, StructuredSource) and data.labels is not None:
+    if (isinstance(data, StructuredSource) and data.labels is not None) or (
+        isinstance(data, DatasetSource) and data.labelled
+    ):
         return data
     if isinstance(data, ArraySource):
         if data.labels is None:
@@ -79,6 +115,7 @@ def labelled_source(data: Any, name: str) -> Source:
     if isinstance(data, tuple | list):
         raise InputError(f"{name} is a {type(data).__name__} of {len(data)}: give (x, y)")
     if isinstance(data, Mapping):
+        refuse_splits(data, name)
         named = dict(data)
         classes = [named.pop(key) for key in LABEL_KEYS if key in named]
         if len(classes) != 1 or not named:
@@ -86,6 +123,8 @@ def labelled_source(data: Any, name: str) -> Source:
                 f"{name} is a dict of {', '.join(map(repr, data))}: give {name}=(x, y), or the classes as its 'labels'"
             )
         return labelled_source((named, classes[0]), name)
+    if is_stream(data):
+        return _sample(data, name, labelled=True)
     return _dataset(data, name, labelled=True, instead=f"{name}=(x, y)")
 
 
@@ -103,6 +142,8 @@ def id_source(data: Any, name: str) -> Source:
         return labelled_source(data, name)
     if isinstance(data, np.ndarray | Tensor | ArraySource | DatasetSource | Part):
         return unlabelled_source(data, name)
+    if is_stream(data):
+        return _sample(data, name, labelled=None)
     try:
         source = labelled_source(data, name)
         source.gather(torch.arange(1))
@@ -119,12 +160,15 @@ def unlabelled_source(data: Any, name: str, first: int = 0) -> Source:
         return data
     if type(data) is TensorDataset:  # a subclass may give other examples than its tensors hold
         data = data.tensors[0] if data.tensors else torch.empty(0)
+    refuse_splits(data, name)
     if is_structure(data) and _has_arrays(data):
         return structured_source(data, name)
     if isinstance(data, tuple | list):
         raise InputError(f"{name} is a {type(data).__name__} of {len(data)}: give x alone, as one array")
     if isinstance(data, np.ndarray | Tensor):
         return ArraySource(_checked_examples(_array(data, name), name, first))
+    if is_stream(data):
+        return _sample(data, name, labelled=False)
     return _dataset(data, name, labelled=False, instead=f"{name}=x")
 
 
@@ -159,6 +203,11 @@ def _is_boolean(array: Array) -> bool:
     return array.dtype == torch.bool if isinstance(array, Tensor) else array.dtype.kind == "b"
 
 
+def classes_of(data: Any) -> tuple[str, ...]:
+    """The names of the classes of labelled data, in the order of their numbers, if it has some."""
+    return data.classes if isinstance(data, Images | StructuredSource) else named_classes(data)
+
+
 def labelled_and_holdout(labelled: Any, holdout: Any) -> tuple[Source, Source | None]:
     """Labelled data and the holdout, if there is one, as checked sources whose classes have the same numbers."""
     known = labelled_source(labelled, "labelled")
@@ -169,7 +218,10 @@ def labelled_and_holdout(labelled: Any, holdout: Any) -> tuple[Source, Source | 
 
 def align_classes(labelled: Any, other: Any, name: str) -> Any:
     """Other examples with the class numbers of `labelled`, where both have named classes; some may be missing."""
-    if not isinstance(labelled, Images) or not isinstance(other, Images) or labelled.classes == other.classes:
+    if not isinstance(labelled, Images | StructuredSource) or not isinstance(other, Images | StructuredSource):
+        check_same_classes(name, named_classes(other), named_classes(labelled), "labelled")
+        return other
+    if labelled.classes == other.classes:
         return other
     if not labelled.classes or not other.classes:
         numbered, named = (labelled, other) if other.classes else (other, labelled)
@@ -183,22 +235,37 @@ def align_classes(labelled: Any, other: Any, name: str) -> Any:
             f"{name}: {other.where} has a class {unknown[0]!r} that {labelled.where} has not: give the same classes"
         )
     order = np.array([labelled.classes.index(each) for each in other.classes])
-    content = other.content and f"{other.content}/{'/'.join(map(str, order))}"
-    return replace(other, labels=order[np.asarray(other.labels)], classes=labelled.classes, content=content)
+    aligned = replace(other, labels=order[np.asarray(other.labels)], classes=labelled.classes)
+    if isinstance(aligned, Images) and aligned.content:
+        return replace(aligned, content=f"{aligned.content}/{'/'.join(map(str, order))}")
+    return aligned
 
 
-def _dataset(data: Any, name: str, *, labelled: bool, instead: str) -> DatasetSource:
+def _refuse_selection(loader: DataLoader[Any], name: str) -> None:
+    """Refuse a DataLoader whose sampler leaves out or weighs examples: only its dataset is read."""
+    sampler: Any = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    dataset: Any = loader.dataset
+    try:
+        is_whole = len(sampler) == len(dataset)
+    except TypeError:  # one of the two has no length, which is said elsewhere
+        is_whole = True
+    if isinstance(sampler, SubsetRandomSampler | WeightedRandomSampler) or not is_whole:
+        raise InputError(
+            f"{name}: the {type(sampler).__name__} of the DataLoader selects examples, but only its dataset is read: give "
+            "a dataset of these examples, such as torch.utils.data.Subset(dataset, indices)"
+        )
+
+
+def _dataset(data: Any, name: str, *, labelled: bool, instead: str, collated: bool = False) -> DatasetSource:
     """A map-style dataset, or that of a DataLoader; anything else is refused with the line to write instead."""
     if isinstance(data, DataLoader):
-        source = _dataset(data.dataset, name, labelled=labelled, instead=instead)
         collate = None if data.collate_fn is default_collate else data.collate_fn
+        _refuse_selection(data, name)
+        source = _dataset(data.dataset, name, labelled=labelled, instead=instead, collated=collate is not None)
         _LOGGER.info("%s: the batch size and the order of the DataLoader are not used, the rest is", name)
         return replace(source, collate=collate, workers=data.num_workers)
-    if isinstance(data, IterableDataset):
-        raise InputError(
-            f"{name} is an IterableDataset ({type(data).__name__}), which cannot be indexed: give {instead} with arrays or "
-            "tensors, or a map-style Dataset (with __len__ and __getitem__)"
-        )
+    if is_frame(data):
+        raise _without_spec(data, name)
     if isinstance(data, str | bytes) or not (isinstance(data, Dataset | Sized) and hasattr(data, "__getitem__")):
         raise InputError(f"{name} is a {type(data).__name__}: give {instead} with arrays or tensors, or a map-style Dataset")
     try:
@@ -210,7 +277,52 @@ def _dataset(data: Any, name: str, *, labelled: bool, instead: str) -> DatasetSo
         ) from error
     if count == 0:
         raise InputError(f"{name} is empty: give at least one example")
+    if is_hugging_face(data) and not collated:
+        data = model_columns(data, name, labelled=labelled)
     return DatasetSource(data, labelled, name)
+
+
+def _sample(data: Any, name: str, *, labelled: bool | None) -> Source:
+    """The examples of a stream that memory holds, as arrays, or as items that a `collate_fn` makes batches of."""
+    source, items = _stream(data, name, labelled=bool(labelled)).sample(labelled=labelled)
+    return _source_of_items(source, items)
+
+
+def _stream(data: Any, name: str, *, labelled: bool) -> Stream:
+    return Stream(model_columns(data, name, labelled=labelled) if is_hugging_face_stream(data) else data, name)
+
+
+def read_once(data: Any, name: str) -> Any:
+    """A stream as the source that `id_source` makes, so that it can be used several times; anything else as it is."""
+    return id_source(data, name) if is_stream(data) else data
+
+
+def in_order(data: Any, name: str, count: int) -> Iterator[Source]:
+    """The examples of `x` or a dataset as one checked source; of a stream, all in their order, as sources of so many."""
+    if not is_stream(data):
+        yield unlabelled_source(data, name)
+        return
+    source: Source | None = None
+    for dataset, items in _stream(data, name, labelled=False).batches(count):
+        yield (source := _source_of_items(dataset, items))
+    if source is None:
+        raise InputError(NO_EXAMPLE.format(name))
+
+
+def _source_of_items(source: DatasetSource, items: list[Any]) -> Source:
+    if source.collate is not None:
+        return replace(source, dataset=items)
+    examples, labels = source.batch(items)
+    if labels is not None:
+        return labelled_source((examples, labels), source.name)
+    return unlabelled_source(examples, source.name)
+
+
+def _without_spec(data: Any, name: str) -> InputError:
+    return InputError(
+        f"{name} is a {type(data).__name__}, which needs an input spec: spec = wildood.TableSpec.fit(train) makes one; "
+        "give input=spec, too, or spec(table) in place of the table"
+    )
 
 
 def _array(data: Any, name: str) -> Array:
@@ -219,6 +331,8 @@ def _array(data: Any, name: str) -> Array:
         return data if type(data) is Tensor else data.detach().as_subclass(Tensor)  # torch does not mix two subclasses
     if isinstance(data, np.ndarray):
         return check_plain(data, name)
+    if is_frame(data):
+        raise _without_spec(data, name)
     own, instead = name[-1], "a numpy array or a torch tensor"
     if isinstance(data, str):
         raise InputError(f"{name} is text: give the numbers that a tokenizer makes of it")
@@ -235,12 +349,14 @@ def _checked_labels(labels: Array, name: str, examples: int | None) -> Array:
     """One class for each example; None for examples without an axis, which are refused elsewhere."""
     if labels.ndim != 1 or not _is_integer(labels):
         dtype = str(labels.dtype).removeprefix("torch.")
+        several = labels.ndim == 2 and labels.shape[1] > 1
         raise InputError(
             f"{name}: labels have dtype {dtype} and shape {tuple(labels.shape)}: give one integer class for each example"
+            + (SEVERAL_LABELS if several else "")
         )
     if examples is not None and examples != len(labels):
         raise InputError(f"{name}: {examples} examples but {len(labels)} labels: give as many of one as of the other")
-    labels = labels.detach().long() if isinstance(labels, Tensor) else labels  # torch has no minimum of unsigned types
+    labels = labels.detach().cpu().long() if isinstance(labels, Tensor) else labels  # torch has no minimum of unsigned types
     if len(labels) and int(labels.min()) < 0:
         raise InputError(
             f"{name}: a label is {int(labels.min())}: classes count from 0, and unlabelled examples belong in wild"

@@ -10,6 +10,7 @@ from wildood.data.sources import Source
 from wildood.detect.baseline import Baseline
 from wildood.detect.detector import Detector
 from wildood.detect.split import FitSplit, subsample
+from wildood.evaluate.metrics import Floats
 from wildood.evaluate.mixture import share_p_value
 from wildood.evaluate.selection import Comparison, compare_acceptance
 from wildood.models.classifier import Classifier
@@ -17,6 +18,7 @@ from wildood.scores.score import Score, score_all
 
 CONFIDENCE = 0.95  # of the test that some example is unknown
 START_SCORES = {
+    "Ensemble": "ensemble score",
     "EnergyScore": "energy score",
     "MaxSoftmax": "max-softmax score",
     "Knn": "KNN score",
@@ -46,7 +48,7 @@ class Assessment:
     rejected_of_trained: float = 0.0  # the share of these that the detector rejects
     rejected_of_labelled: float = 0.0  # the share of some labelled examples that the detector rejects
     rejected_of_fresh: float = 0.0  # the share of some fresh examples that the detector rejects
-    start_score: str = "EnergyScore"  # of the start: the best post-hoc score that was shown to beat its energy
+    start_score: str = "EnergyScore"  # of the start
     like_labelled: bool = False  # known traffic is like labelled data and not like the holdout
 
     @property
@@ -162,13 +164,17 @@ def training_helped(benefit: Comparison) -> bool:
     return benefit.helped and benefit.nothing_unknown <= 1 - CONFIDENCE
 
 
+def aside_scores(classifier: Classifier, score: Score, data: FitSplit) -> tuple[Floats, Floats]:
+    """The scores of what is set aside: the holdout examples that choose, and the wild ones."""
+    assert data.wild_aside is not None  # noqa: S101 - the caller has checked
+    known, wild = (score_all(classifier, source, score)[0] for source in (data.selection, data.wild_aside))
+    return known.astype(np.float64), wild.astype(np.float64)
+
+
 def training_benefit(start: Baseline, trained: tuple[Classifier, Score], data: FitSplit, alpha: float) -> Comparison:
     """How much of the data set aside a trained detector accepts, compared with the start."""
-    assert data.wild_aside is not None  # noqa: S101 - the caller has checked
-    classifier, score = trained
-    known, wild = (score_all(classifier, source, score)[0] for source in (data.selection, data.wild_aside))
-    comparison = compare_acceptance(start.aside, (known, wild), alpha)
-    return replace(comparison, nothing_unknown=share_p_value(known, wild))
+    known, wild = aside_scores(*trained, data)
+    return replace(compare_acceptance(start.aside, (known, wild), alpha), nothing_unknown=share_p_value(known, wild))
 
 
 def assess(

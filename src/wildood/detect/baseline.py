@@ -17,6 +17,7 @@ from wildood.evaluate.metrics import Floats
 from wildood.evaluate.selection import compare_acceptance
 from wildood.models.classifier import Classifier, Outputs, copy_classifier, evaluating, forward_all
 from wildood.scores.energy import EnergyScore
+from wildood.scores.ensemble import Ensemble
 from wildood.scores.knn import Knn
 from wildood.scores.mahalanobis import Mahalanobis
 from wildood.scores.max_softmax import MaxSoftmax
@@ -37,53 +38,86 @@ class Baseline(NamedTuple):
 
 
 def best_start(
-    model: nn.Module, trained: Classifier, data: FitSplit, alpha: float, seed: int, *, only_energy: bool = False
+    model: nn.Module,
+    trained: Classifier,
+    data: FitSplit,
+    alpha: float,
+    seed: int,
+    *,
+    features: str | None = None,
+    only_energy: bool = False,
 ) -> Baseline:
-    """The start of a trained classifier, with its energy or the best score that is shown to beat it by wild acceptance.
+    """The start of a trained classifier, with its `Ensemble` score, or one that is shown to beat that by wild acceptance.
 
-    A score is shown to beat the energy as training is: by wild acceptance at equal false-alarm rates, but at 95 % confidence
-    for all candidates together, and by fresh and wild examples of the training, too, because the start has not seen them.
-    The candidates need one forward pass: max-softmax, KNN and Mahalanobis. With `only_energy`, there are none.
+    A score is shown to beat it as training is: by wild acceptance at equal false-alarm rates, but at 95 % confidence for all
+    candidates together, and by fresh and wild examples of the training, too, because the start has not seen them. The
+    candidates need one forward pass: energy, max-softmax, KNN and Mahalanobis. A model without features has its energy in
+    the place of the ensemble, and so has everything with `only_energy`.
 
-    There are none either where known traffic is like labelled data and not like the holdout: that changes each score in its
-    own way, so that wild acceptance does not tell which is better.
+    There are no candidates where known traffic is like labelled data and not like the holdout: that changes each score in
+    its own way, so that wild acceptance does not tell which is better.
     """
     assert data.wild_aside is not None  # noqa: S101 - the caller has checked
     same: dict[str, Any] = {"choose_device": lambda _: trained.device, "call": trained.call}
+    default: Score = Ensemble()
+    candidates: list[Score] = [EnergyScore(), MaxSoftmax(), Knn(), Mahalanobis(epsilon=0.0)]
     try:
-        start, _ = copy_classifier(model, data.labelled, trained.spec, None, uses_features=True, **same)
-        candidates: list[Score] = [MaxSoftmax(), Knn(), Mahalanobis(epsilon=0.0)]
+        start, _ = copy_classifier(model, data.labelled, trained.spec, features, uses_features=not only_energy, **same)
     except InputError:  # a model without features
         start, _ = copy_classifier(model, data.labelled, trained.spec, None, uses_features=False, **same)
         candidates = [MaxSoftmax()]
-    candidates = [] if only_energy else candidates
-    known = subsample(data.labelled, FIT_SAMPLE if candidates else 1, seed)
-    labelled = StoredOutputs(start, known)
-    examples = ArraySource(np.arange(len(known))[:, None], all_labels(known))
+    known = subsample(data.labelled, FIT_SAMPLE, seed)
+    labelled = StoredOutputs(start, known if start.tap is not None else subsample(known, 1, seed))
+    fitted_on = labelled, ArraySource(np.arange(len(labelled.logits))[:, None], all_labels(known)[: len(labelled.logits)])
     aside = [StoredOutputs(start, data.selection)], [StoredOutputs(start, data.wild_aside)]
-    energy: Score = EnergyScore()
+    if start.tap is None or not _is_fitted(default, *fitted_on, aside[0][0]):
+        default = EnergyScore()
+        candidates = [] if only_energy else [each for each in candidates if not isinstance(each, EnergyScore)]
     like_labelled = False
     if candidates and "ood" not in data.fingerprints:
-        of_labelled = score_all(labelled, examples, energy)[0].astype(np.float64)
-        like_labelled = traffic_is_like_labelled(of_labelled, *_scores_of(energy, aside))
+        of_labelled = score_all(*fitted_on, EnergyScore())[0].astype(np.float64)
+        like_labelled = traffic_is_like_labelled(of_labelled, *_scores_of(EnergyScore(), aside))
     candidates = [] if like_labelled else candidates
     every = _with_training_data(aside, start, data, seed) if candidates else aside
-    best, of_energy, least = energy, _scores_of(energy, every), np.inf
+    best, of_default, least = default, _scores_of(default, every), np.inf
     for score in candidates:
-        try:
-            score.fit(labelled, examples)
-        except InputError:  # fewer examples than neighbours, or features that do not vary
+        if not _is_fitted(score, *fitted_on, aside[0][0]):
             continue
-        comparison = compare_acceptance(of_energy, _scores_of(score, every), alpha)
+        comparison = compare_acceptance(of_default, _scores_of(score, every), alpha)
         if comparison.is_shown(CONFIDENCE, len(candidates)) and comparison.trained < least:
             best, least = score, comparison.trained
     # All processes decide as the first one does: another machine may round otherwise.
     name = (broadcast(type(best).__name__.encode()) or b"").decode()
-    best = next(score for score in (energy, *candidates) if type(score).__name__ == name)
+    best = next(score for score in (default, *candidates) if type(score).__name__ == name)
     of_aside = _scores_of(best, aside)
     if not best.needs.features:
         start.untap()
     return Baseline(start, best.to(start.device), of_aside, like_labelled)
+
+
+def fitted_ensemble(tapped: Classifier, data: FitSplit, seed: int) -> Ensemble | None:
+    """The `Ensemble` score of a trained classifier with features; None where it cannot be fitted."""
+    known, score = subsample(data.labelled, FIT_SAMPLE, seed), Ensemble()
+    examples = ArraySource(np.arange(len(known))[:, None], all_labels(known))
+    if not _is_fitted(score, StoredOutputs(tapped, known), examples, StoredOutputs(tapped, data.selection)):
+        return None
+    return score.to(tapped.device)
+
+
+def _is_fitted(score: Score, labelled: "StoredOutputs", examples: Source, unseen: "StoredOutputs") -> bool:
+    """Fit a score on labelled data, and an ensemble's units on unseen ID examples, if that is possible."""
+    failed: InputError | None = None
+    try:
+        score.fit(labelled, examples)
+    except InputError as error:  # fewer examples than neighbours, or features that do not vary
+        failed = error
+    if broadcast(b"fitted" if failed is None else b"failed") == b"failed":  # all processes decide as the first one does
+        return False
+    if failed is not None:
+        raise failed
+    if isinstance(score, Ensemble):
+        score.standardise(unseen, unseen.rows())
+    return True
 
 
 class StoredOutputs(Classifier):

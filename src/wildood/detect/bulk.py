@@ -44,7 +44,7 @@ def score_shard(detector: Detector, shard: Shard, form: Format, threads: int = 1
     writer = csv.writer(text, lineterminator="\n")
     if form == "csv" and shard.first == 0:
         writer.writerow(COLUMNS)
-    if not len(examples) and broken:
+    if not len(names) and broken:
         return ShardScores(text.getvalue(), 0, broken)
     scores, classes = detector.score_and_classify(examples)
     decisions = ("known" if accepted else "unknown" for accepted in detector.accepts(scores, classes))

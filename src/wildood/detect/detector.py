@@ -3,7 +3,7 @@
 import copy
 import logging
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -15,10 +15,11 @@ from torch import Tensor
 
 import wildood
 from wildood.data.fingerprint import NOT_FRESH, SEEN_HOLDOUT, role_of, role_text
+from wildood.data.inputs import InputSpec
 from wildood.data.schema import Count, Rate
 from wildood.data.sources import Source
 from wildood.data.structures import Raw, is_structure
-from wildood.data.validation import unlabelled_source
+from wildood.data.validation import in_order, rows_of, unlabelled_source
 from wildood.errors import InputError
 from wildood.evaluate.mixture import UnknownShare, unknown_share
 from wildood.evaluate.thresholds import (
@@ -30,7 +31,7 @@ from wildood.evaluate.thresholds import (
     thresholds_by_class,
     tied_scores,
 )
-from wildood.models.classifier import Classifier, each_output
+from wildood.models.classifier import EVAL_BATCH, Classifier, Outputs, each_output
 from wildood.scores.score import Score, score_all
 from wildood.settings import check_flag, check_path, quoted
 from wildood.train.history import Row
@@ -110,6 +111,7 @@ class Example:
             expected_part.compare(other.parts[part], f"{name}[{key}]", resized=True)
         if len(other.shape) != len(self.shape) or (other.shape != self.shape and not resized):
             hint = " (add the batch axis to a single example: x[None])" if other.shape == self.shape[1:] else ""
+            hint = " (a batch? give its examples one by one)" if other.shape[1:] == self.shape else hint
             hint = " (another layout?)" if sorted(other.shape) == sorted(self.shape) else hint
             raise InputError(f"{name}: an example has shape {other.shape}, expected {self.shape}{hint}")
         if other.kind != self.kind:
@@ -178,6 +180,7 @@ class Detector:
         holdout_classes: the predicted classes of the same examples.
         history: one row for each epoch of the training.
         record: how it was made: method, schedule, seed, versions.
+        tokenizer: the `tokenizer.json` that it reads texts with on the command line, if it was made there from texts.
 
     >>> import wildood
     >>> rng = np.random.default_rng(0)
@@ -200,6 +203,7 @@ class Detector:
     holdout_classes: Classes | None = None
     history: list[Row] = field(default_factory=list)
     record: dict[str, Any] = field(default_factory=dict)
+    tokenizer: bytes | None = None
 
     def __post_init__(self) -> None:
         self.scorer.to(self.classifier.device)
@@ -210,11 +214,13 @@ class Detector:
 
     def classify(self, x: Any) -> Classes:
         """The class of each example, even where it would be rejected."""
-        return each_output(self.classifier, self.source_of(x), lambda outputs: outputs.logits.argmax(1)).numpy()
+        return self._each(x, lambda outputs: outputs.logits.argmax(1))
 
     def score_and_classify(self, x: Any) -> tuple[Scores, Classes]:
         """What `score` and `classify` return, from one pass over the examples."""
-        return score_all(self.classifier, self.source_of(x), self.scorer)
+        pairs = [score_all(self.classifier, source, self.scorer) for source in self._in_order(x)]
+        scores, classes = (np.concatenate(each) for each in zip(*pairs, strict=True))
+        return scores, classes
 
     def predict(self, x: Any) -> Classes:
         """The class of each example, or UNKNOWN (-1) where it is rejected or where its score or logits are not finite."""
@@ -223,7 +229,7 @@ class Detector:
 
     def predict_proba(self, x: Any) -> Scores:
         """The classifier's softmax probabilities, (examples, classes), even where an example would be rejected."""
-        return each_output(self.classifier, self.source_of(x), lambda outputs: outputs.logits.softmax(1)).numpy()
+        return self._each(x, lambda outputs: outputs.logits.softmax(1))
 
     def class_name(self, number: int) -> str | int:
         """The name of a class, or its number: a model may have more classes than there are names."""
@@ -364,6 +370,17 @@ class Detector:
 
         return save_detector(self, check_path(directory, "the directory"))
 
+    def push_to_hub(self, repo: str, *, private: bool | None = None, message: str = "Save a detector of wildood") -> str:
+        """Save to a model repository of the Hugging Face Hub, "user/name", for `wildood.load("hf://user/name")`.
+
+        Needs the extra `[hf]`, and a login (`hf auth login`, or HF_TOKEN). The repository is made if there is none; without
+        `private`, the Hub's default decides who sees it. One commit holds the new files and removes the weights of an older
+        detector. Returns the address of that commit.
+        """
+        from wildood.detect.hub import push  # noqa: PLC0415 - it saves detectors
+
+        return push(self, repo, private, message)
+
     @property
     def warnings(self) -> list[str]:
         """What to know before this detector is deployed, one sentence each."""
@@ -387,8 +404,22 @@ class Detector:
 
     def source_of(self, x: Any) -> Source:
         """The user's examples, checked to have the shape and kind that the detector was made with."""
-        resized = self.classifier.spec is not None and self.classifier.spec.size is not None
-        return self.example.check(unlabelled_source(x, "x"), "x", resized=resized)
+        return self._checked(unlabelled_source(self._rows(x), "x"))
+
+    def _rows(self, x: Any) -> Any:
+        return rows_of(x, self.classifier.spec, "x", labels=False)
+
+    def _checked(self, source: Source) -> Source:
+        resized = isinstance(self.classifier.spec, InputSpec) and self.classifier.spec.size is not None
+        return self.example.check(source, "x", resized=resized)
+
+    def _in_order(self, x: Any) -> Iterator[Source]:
+        """The user's examples as one source; of a stream, all of them in their order, a batch at a time."""
+        return map(self._checked, in_order(self._rows(x), "x", EVAL_BATCH))
+
+    def _each(self, x: Any, take: Callable[[Outputs], Tensor]) -> npt.NDArray[Any]:
+        """What `take` makes of the outputs for every example."""
+        return np.concatenate([each_output(self.classifier, source, take).numpy() for source in self._in_order(x)])
 
     def to_module(self) -> "DetectorModule":
         """The detector as an `nn.Module`: raw examples in; class or -1, score, known and p-value out."""

@@ -148,13 +148,17 @@ def _as_onnx(program: torch.export.ExportedProgram, module: DetectorModule, batc
 
 
 def _check(module: DetectorModule, batch: Raw, answers: Any) -> None:
-    """Refuse a file that answers otherwise: scores to 1e-4, and classes unless a score is that near to its threshold."""
+    """Refuse a file that answers otherwise: scores to 1e-4 of their spread, and classes unless they are that near to change.
+
+    Single precision keeps about seven digits of what a score adds up, which may be larger than the score.
+    """
     with torch.no_grad():
         expected = module(batch)
     (classes, scores, _, p_values), own = ([each.cpu() for each in several] for several in (answers, expected))
-    if not torch.allclose(scores, own[1], rtol=1e-4, atol=1e-4):
+    near = 1e-4 * max(1.0, float(own[1].std(correction=0)))
+    if not torch.allclose(scores, own[1], rtol=1e-4, atol=near):
         raise InputError(f"the exported file scores otherwise, by up to {float((scores - own[1]).abs().max()):.2g}")
     distance = (own[1][:, None] - module.thresholds.cpu()[None, :]).abs()
-    sure = (distance > 1e-4 * (1 + own[1].abs()[:, None])).all(1)
+    sure = (distance > near + 1e-4 * own[1].abs()[:, None]).all(1)
     if not torch.equal(classes[sure], own[0][sure]) or not torch.allclose(p_values, own[3], atol=0.02):
         raise InputError("the exported file has other classes or p-values than the detector")

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, get_args
 import torch
 from torch import nn
 
-from wildood.data.images import Images
-from wildood.data.inputs import InputSpec
+from wildood.data.inputs import Spec
 from wildood.data.sampling import seeded
 from wildood.data.schema import dump, parse
-from wildood.data.validation import all_labels, check_labels, has_labels
-from wildood.detect.assessment import accuracy_lost, assess, training_benefit, training_helped
-from wildood.detect.baseline import best_start
+from wildood.data.streams import is_stream
+from wildood.data.validation import all_labels, check_labels, classes_of, has_labels, rows_of
+from wildood.detect.assessment import accuracy_lost, aside_scores, assess, training_benefit, training_helped
+from wildood.detect.baseline import Baseline, best_start, fitted_ensemble
 from wildood.detect.detector import Detector, Promise, versions
 from wildood.detect.drift import Drift, measure_drift
 from wildood.detect.frozen import check_frozen, freeze, put_back
@@ -28,8 +28,18 @@ from wildood.evaluate.thresholds import check_alpha, check_confidence
 from wildood.methods.objective import Method, Objective, stages_of
 from wildood.methods.schedule import Schedule
 from wildood.methods.woods import Woods
-from wildood.models.classifier import Classifier, check_spec, check_trainable, chosen_device, copy_classifier
+from wildood.models.classifier import (
+    Classifier,
+    Precision,
+    check_spec,
+    check_trainable,
+    chosen_device,
+    copy_classifier,
+    plain_name,
+    with_features,
+)
 from wildood.models.features import Call, call_model
+from wildood.scores.energy import EnergyScore
 from wildood.scores.score import Score
 from wildood.settings import check_callable, check_choice, check_flag, check_path, optional
 from wildood.train.callbacks import AddColumns, Callback, OnEpoch
@@ -60,10 +70,11 @@ def fit(
     alpha: float | None = None,
     confidence: float | None = None,
     by_class: bool = False,
-    input: InputSpec | None = None,  # noqa: A002 - the user's word for it
+    input: Spec | None = None,  # noqa: A002 - the user's word for it
     features: str | None = None,
     forward: Call | None = None,
     device: str | torch.device | None = None,
+    precision: Precision = "float32",
     frozen: bool = False,
     keep: Keep = "best",
     ood: Any = None,
@@ -82,13 +93,14 @@ def fit(
         labelled: ID examples with their classes: `(x, y)`, a dataset of pairs, a `DataLoader` (of which the dataset, the
             collate_fn and the workers are used), or the result of `open_images`. Here and everywhere, x is an array or a
             tensor, or a dict, tuple or list of them, also nested: the model is called as model(**x) or model(*x).
-        wild: unlabelled traffic, known and unknown mixed: `x`, a dataset, the result of `open_images`, or a `WildMixture`. A
+        wild: unlabelled traffic, known and unknown mixed: `x`, a dataset, the result of `open_images`, a `WildMixture`, or a
+            stream (a generator, an `IterableDataset`), of which memory keeps half a gigabyte, drawn at random. A
             method that trains without it (`Godin`) uses it only to choose a setting of its score.
         holdout: `(x, y)` that neither the model nor this fit has trained on. It calibrates the false-alarm rate. Without it,
             a share of `labelled` is set aside, and the rate is not guaranteed.
         fresh: known examples as they come now, `x` or `(x, y)`, unseen by the model. Training then measures false alarms on
             them as well as on `labelled`, which matters where known data has changed since. Without it, a third of the
-            holdout is used so where the model scores it otherwise than `labelled`, if each third holds at least ten examples
+            holdout is used so where its features differ from those of `labelled`, if each third holds at least ten examples
             above its threshold (600 examples for 5 %).
         method: what to train with; `Woods()` by default.
         schedule: how long and how fast; by default the method's own (with several stages, that of the first), which for
@@ -96,11 +108,14 @@ def fit(
         alpha: the false-alarm rate of the deployed threshold; the method's by default.
         confidence: guarantee that rate with this probability over the draw of the holdout, instead of on average.
         by_class: a threshold for each predicted class, so that no class has all the false alarms.
-        input: how uint8 images become model input; without it, floats are used as they are.
-        features: the submodule whose output are the features, for methods that use them; by default the input of the last
-            Linear.
+        input: how uint8 images (`InputSpec`) or tables (`TableSpec`) become model input; without it, floats are used as
+            they are.
+        features: the submodule whose output are the features, for methods and scores that use them; by default the input of
+            the last Linear.
         forward: how the model is called, for models that take something else: forward(model, x) returns the logits.
         device: where to train, such as "cuda"; "auto" for a GPU if there is one. By default where the model is.
+        precision: "bf16" trains with the forward and backward passes of the model in bfloat16 (autocast), faster on hardware
+            that has it. Weights, losses, constraints and multipliers stay in float32, and so does all evaluation.
         frozen: train only the last layer and what the method adds, on features that are computed once and kept in memory.
         keep: "best": the epoch with the lowest wild acceptance on data set aside (no OOD labels), or the start where no
             epoch is shown to help. "last": the last epoch. "as_published": the released choice, by the whole holdout and
@@ -132,6 +147,7 @@ def fit(
     """
     method = check_method(method)
     check_choice(keep, "keep", get_args(Keep))
+    check_choice(precision, "precision", get_args(Precision))  # float16 would need its gradients scaled
     if keep == "as_published" and (ood is None or holdout is None):
         raise InputError("keep='as_published' chooses the epoch by known OOD examples: give ood=x and holdout=(x, y), too")
     flags = {"by_class": by_class, "frozen": frozen, "verbose": verbose, "allow_duplicates": allow_duplicates}
@@ -142,9 +158,11 @@ def fit(
         alpha=check_alpha(method.alpha if alpha is None else alpha),
         confidence=optional(check_confidence)(confidence),
         by_class=by_class,
+        precision=precision,
         frozen=frozen,
         keep=keep,
         seed=check_seed(seed),
+        features=plain_name(features) if isinstance(features, str) else None,  # another type is refused below
     )
     run: Path | None = optional(check_path)(run_dir, "run_dir")
     callbacks = _checked_callbacks(callbacks)
@@ -154,9 +172,14 @@ def fit(
     choose_device = training_device if device is None else partial(chosen_device, device)
     check_fresh(fresh, method)
     if frozen:
-        check_frozen(method, settings.schedule)
+        check_frozen(method, settings.schedule, settings.precision)
     # The caller may be in inference mode.
     with verbose_logging(verbose=verbose), seeded(settings.seed, "fit"), torch.inference_mode(mode=False):
+        if run is not None and any(map(is_stream, (labelled, wild, holdout, fresh, ood))):
+            logger.info("a run on a stream can be resumed only if the stream gives the same examples again")
+        labelled, holdout = rows_of(labelled, input, "labelled"), rows_of(holdout, input, "holdout")
+        wild, ood = rows_of(wild, input, "wild", labels=False), rows_of(ood, input, "ood", labels=False)
+        fresh = rows_of(fresh, input, "fresh")
         data = split_for_fit(
             labelled, wild, holdout, settings.schedule, settings.alpha, input, keep, settings.seed, settings.confidence, ood,
             uses_wild=method.uses_wild, allow_duplicates=allow_duplicates, fresh=fresh,
@@ -168,13 +191,13 @@ def fit(
         )
         if not frozen:  # then the last layer is trained, whatever requires a gradient
             check_trainable(classifier)
+        classifier.train_in(settings.precision)
         check_augmentation(settings.schedule, data.example.shape)
         for part in (data.selection, data.threshold):
             check_labels(all_labels(part), "labelled" if holdout is None else "holdout", classes)
         if data.fresh is not None and has_labels(data.fresh):
             check_labels(all_labels(data.fresh), "fresh", classes)
-        names = labelled.classes if isinstance(labelled, Images) else ()
-        record = _run_record(classifier, data, settings, names, has_run_dir=run is not None)
+        record = _run_record(classifier, data, settings, classes_of(labelled), has_run_dir=run is not None)
         trained = _train(classifier, data, settings, record, run, callbacks, on_epoch, has_wild=wild is not None)
         deployed = _deploy(model, trained, settings)
         detector = Detector(
@@ -203,9 +226,11 @@ class _Settings:
     alpha: float
     confidence: float | None
     by_class: bool
+    precision: Precision
     frozen: bool
     keep: Keep
     seed: int
+    features: str | None
 
 
 class _Trained(NamedTuple):
@@ -323,7 +348,7 @@ def _train(
             logger.warning("%s", notes["low_accuracy"])
     drift = None
     if inputs.fresh is not None or (may_use_fresh(method) and settings.keep == "best"):
-        drift = measure_drift(trained, start, inputs)
+        drift = measure_drift(trained, start, inputs, None if settings.frozen else settings.features)
         if drift.found and inputs.may_train:
             data, inputs = data.with_fresh(seed), inputs.with_fresh(seed)
     objective = method.objective(trained, start)
@@ -398,17 +423,37 @@ def _trained_or_start(
     """The trained detector; with `keep="best"`, the start with its best score unless training is shown to help."""
     assert data.wild_aside is not None  # noqa: S101 - the caller has checked
     only_energy = settings.keep != "best"
-    start = best_start(model, trained.classifier, data, settings.alpha, settings.seed, only_energy=only_energy)
+    same: dict[str, Any] = {"features": settings.features, "only_energy": only_energy}
+    start = best_start(model, trained.classifier, data, settings.alpha, settings.seed, **same)
     trained = trained._replace(start_score=type(start.score).__name__, like_labelled=start.like_labelled)
     if qualified or settings.keep != "best":
         benefit = training_benefit(start, (trained.classifier, trained.score), data, settings.alpha)
         # All processes decide as the first one does: another machine may round otherwise.
         trained = trained._replace(benefit=parse(broadcast(dump(benefit)) or b"", Comparison))
-    if settings.keep != "best" or (trained.benefit is not None and training_helped(trained.benefit)):
+    if settings.keep != "best":
+        return trained
+    if qualified and isinstance(trained.score, EnergyScore):
+        trained = _with_ensemble(trained, start, data, settings)
+    if trained.benefit is not None and training_helped(trained.benefit):
         return trained
     record = trained.record | {"kept_epoch": 0, "chosen": {}}
     classifier = start.classifier.to(trained.classifier.device)
     return trained._replace(classifier=classifier, score=start.score, record=record, start_kept=True)
+
+
+def _with_ensemble(trained: _Deployed, start: Baseline, data: FitSplit, settings: _Settings) -> _Deployed:
+    """The trained classifier with its ensemble score, if that accepts less wild data by a standard error."""
+    tapped = with_features(trained.classifier, data.labelled, settings.features)
+    score = None if tapped is None else fitted_ensemble(tapped, data, settings.seed)
+    if tapped is not None and score is not None:
+        energies = start._replace(aside=aside_scores(trained.classifier, trained.score, data))
+        gain, benefit = (training_benefit(each, (tapped, score), data, settings.alpha) for each in (energies, start))
+        gain, benefit = (parse(broadcast(dump(each)) or b"", Comparison) for each in (gain, benefit))
+        if gain.is_larger_than_its_error:
+            return trained._replace(classifier=tapped, score=score, benefit=benefit)
+    if tapped is not None and tapped is not trained.classifier:
+        tapped.untap()
+    return trained
 
 
 def _calibrate(detector: Detector, data: FitSplit, settings: _Settings, *, unseen: bool) -> None:

@@ -9,9 +9,11 @@ from typing import Any, get_args
 from torch import nn
 
 from wildood.data.fingerprint import role_of
+from wildood.data.inputs import Spec
 from wildood.data.sampling import generator, split
 from wildood.data.sources import Part, Source
-from wildood.data.validation import all_labels, labelled_and_holdout, labelled_source
+from wildood.data.tables import TableSpec
+from wildood.data.validation import all_labels, labelled_and_holdout, labelled_source, read_once, rows_of
 from wildood.data.wild import Wild, as_wild
 from wildood.detect.detector import Detector
 from wildood.detect.fit import fit
@@ -71,11 +73,21 @@ def select(
     ['energy', 'max-softmax']
     """
     named = _by_name(candidates)
-    known = labelled_source(holdout, "holdout")
+    spec = _shared_spec(named)
+    known = labelled_source(rows_of(holdout, spec, "holdout"), "holdout")
+    wild_holdout = rows_of(wild_holdout, spec, "wild_holdout", labels=False)
     for name, detector in named.items():
         if role_of(detector.record, known) in {"holdout", "threshold"}:
             logger.warning("%s: this holdout set its threshold, but what chooses cannot promise: give other examples", name)
     return _rank(named, known, as_wild(wild_holdout).whole(seed=0), alpha, accuracy_loss, confidence)
+
+
+def _shared_spec(detectors: Mapping[str, Detector]) -> Spec | None:
+    """The input spec by which tables are read: that of all detectors, if one is for tables."""
+    specs = [detector.classifier.spec for detector in detectors.values()]
+    if any(isinstance(spec, TableSpec) and spec != specs[0] for spec in specs):
+        raise InputError("the detectors read tables by different input specs: give those that were fitted with one spec")
+    return next(iter(specs), None)
 
 
 @dataclass(frozen=True)
@@ -132,6 +144,12 @@ def fit_many(
     for method in methods:  # now, not after the methods before it have trained
         check_schedule(settings.get("schedule"), method.schedule(), has_wild_aside=method.uses_wild)
         check_fresh(settings.get("fresh"), method)
+    spec = settings.get("input")
+    labelled, holdout = rows_of(labelled, spec, "labelled"), rows_of(holdout, spec, "holdout")
+    labelled, holdout = read_once(labelled, "labelled"), read_once(holdout, "holdout")
+    wild = rows_of(wild, spec, "wild", labels=False)
+    for name in settings.keys() & {"fresh", "ood"}:
+        settings[name] = read_once(rows_of(settings[name], spec, name, labels=name == "fresh"), name)
     known, unseen = labelled_and_holdout(labelled, holdout)
     assert unseen is not None  # noqa: S101 - there is a holdout
     traffic: Wild = as_wild(wild)

@@ -15,7 +15,7 @@ from wildood.detect.split import FitSplit, subsample
 from wildood.errors import InputError
 from wildood.methods.objective import Method, stages_of
 from wildood.methods.schedule import Schedule
-from wildood.models.classifier import Classifier, evaluating, last_layer, raw_batches
+from wildood.models.classifier import Classifier, Precision, evaluating, last_layer, raw_batches
 from wildood.models.features import FeatureTap
 from wildood.train.progress import progress_bar
 
@@ -24,12 +24,14 @@ MOST_WILD = 100_000  # wild examples whose features are computed, at most: seldo
 LAYER = "0"  # the name of the last layer where it is the whole model
 
 
-def check_frozen(method: Method, schedule: Schedule) -> None:
+def check_frozen(method: Method, schedule: Schedule, precision: Precision) -> None:
     """Refuse what a frozen backbone cannot serve: features are computed once, of images as they are."""
     if len(stages_of(method)) > 1:
         raise InputError(f"{type(method).__name__} trains the backbone: leave frozen (--frozen) out")
     if schedule.augment:
         raise InputError("frozen computes the features once, of images as they are: give a schedule without augment")
+    if precision != "float32":
+        raise InputError("frozen computes the features once, in float32: leave precision (--precision) out")
 
 
 def head_of(classifier: Classifier, some: Raw) -> Classifier:

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from wildood.data.inputs import InputSpec
+from wildood.data.inputs import Spec
 from wildood.data.sources import Source
-from wildood.data.validation import all_labels, check_labels, labelled_source, unlabelled_source
+from wildood.data.validation import all_labels, check_labels, labelled_source, read_once, rows_of, unlabelled_source
 from wildood.data.wild import as_wild
 from wildood.detect.detector import NOT_COMPARED, Detector, Example, Promise, examples_of, versions
 from wildood.detect.split import (
@@ -55,7 +55,7 @@ def posthoc(
     alpha: float = 0.05,
     confidence: float | None = None,
     by_class: bool = False,
-    input: InputSpec | None = None,  # noqa: A002 - the user's word for it
+    input: Spec | None = None,  # noqa: A002 - the user's word for it
     features: str | None = None,
     forward: Call | None = None,
     device: str | torch.device | None = None,
@@ -78,7 +78,8 @@ def posthoc(
         alpha: the false-alarm rate of the threshold.
         confidence: guarantee that rate with this probability over the draw of the holdout, instead of on average.
         by_class: a threshold for each predicted class, so that no class has all the false alarms.
-        input: how uint8 images become model input; without it, floats are used as they are.
+        input: how uint8 images (`InputSpec`) or tables (`TableSpec`) become model input; without it, floats are used as
+            they are.
         features: the submodule whose output are the features, for scores that use them; by default the input of the last
             Linear.
         forward: how the model is called, for models that take something else: forward(model, x) returns the logits.
@@ -97,6 +98,9 @@ def posthoc(
     allow_duplicates = check_flag(allow_duplicates, "allow_duplicates")
     alpha, seed, by_class = check_alpha(alpha), check_seed(seed), check_flag(by_class, "by_class")
     confidence = optional(check_confidence)(confidence)
+    labelled, holdout = rows_of(labelled, input, "labelled"), rows_of(holdout, input, "holdout")
+    wild, ood = rows_of(wild, input, "wild", labels=False), rows_of(ood, input, "ood", labels=False)
+    labelled, holdout = read_once(labelled, "labelled"), read_once(holdout, "holdout")
     known, traffic = _known_source(score, labelled), None if wild is None else as_wild(wild)
     outliers = None if ood is None else unlabelled_source(ood, "ood")
     unseen = None if holdout is None else unlabelled_source(examples_of(holdout), "holdout")

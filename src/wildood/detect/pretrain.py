@@ -3,15 +3,16 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import nn
 
-from wildood.data.inputs import InputSpec
+from wildood.data.inputs import Spec
 from wildood.data.sampling import seeded
 from wildood.data.sources import Source
-from wildood.data.validation import all_labels, check_labels, labelled_and_holdout
+from wildood.data.tables import TableSpec
+from wildood.data.validation import all_labels, check_labels, labelled_and_holdout, rows_of
 from wildood.detect.detector import Example
 from wildood.detect.split import check_seed, subsample
 from wildood.errors import InputError
@@ -20,6 +21,7 @@ from wildood.methods.objective import CrossEntropyObjective
 from wildood.methods.schedule import Schedule
 from wildood.models.classifier import (
     Classifier,
+    Precision,
     check_spec,
     check_trainable,
     copy_classifier,
@@ -27,7 +29,7 @@ from wildood.models.classifier import (
     forward_all,
     model_fingerprint,
 )
-from wildood.settings import check_callable, check_flag, check_path, optional, quoted
+from wildood.settings import check_callable, check_choice, check_flag, check_path, optional, quoted
 from wildood.train.callbacks import OnEpoch
 from wildood.train.checkpoint import RunDirectory
 from wildood.train.distributed import check_distributed, check_same_on_all_processes, training_device
@@ -46,7 +48,8 @@ def pretrain(
     holdout: Any = None,
     *,
     schedule: Schedule | None = None,
-    input: InputSpec | None = None,  # noqa: A002 - the user's word for it
+    input: Spec | None = None,  # noqa: A002 - the user's word for it
+    precision: Precision = "float32",
     run_dir: str | Path | None = None,
     seed: int = 0,
     verbose: bool = True,
@@ -61,8 +64,11 @@ def pretrain(
         labelled: `(x, y)` or a dataset of pairs. Leave some examples out: a detector needs a holdout that its classifier was
             not trained on.
         holdout: `(x, y)` to show the accuracy on after each epoch; it chooses nothing and stays unseen.
-        schedule: how long and how fast; `Schedule.pretraining()`, the recipe of the paper, by default.
-        input: how uint8 images become model input; without it, floats are used as they are.
+        schedule: how long and how fast; `Schedule.pretraining()`, the recipe of the paper, by default;
+            for tables without its flips and crops.
+        input: how uint8 images (`InputSpec`) or tables (`TableSpec`) become model input; without it, floats are used as
+            they are.
+        precision: "bf16" trains with the model's forward and backward passes in bfloat16, as `fit` does.
         run_dir: directory for checkpoints and history. Call again with the same arguments to resume a killed run.
         seed: decides every random draw.
         verbose: show progress.
@@ -79,7 +85,8 @@ def pretrain(
     >>> bool((trained(torch.from_numpy(x)).argmax(1).numpy() == y).mean() > 0.9)
     True
     """
-    return train_classifier(model, labelled, holdout, schedule, input, run_dir, seed, on_epoch, verbose=verbose).model
+    settings: dict[str, Any] = {"precision": precision, "on_epoch": on_epoch, "verbose": verbose}
+    return train_classifier(model, labelled, holdout, schedule, input, run_dir, seed, **settings).model
 
 
 class TrainedClassifier(NamedTuple):
@@ -95,23 +102,28 @@ def train_classifier(
     labelled: Any,
     holdout: Any,
     schedule: Schedule | None,
-    spec: InputSpec | None,
+    spec: Spec | None,
     run_dir: str | Path | None,
     seed: int,
-    on_epoch: OnEpoch | None = None,
     *,
+    precision: Precision,
     verbose: bool,
+    on_epoch: OnEpoch | None = None,
 ) -> TrainedClassifier:
     """`pretrain`, with the accuracy of the result."""
     check_spec(spec)
-    schedule = check_schedule(schedule, Schedule.pretraining(), has_wild_aside=False)
+    own = Schedule.pretraining(augment=not isinstance(spec, TableSpec))
+    schedule = check_schedule(schedule, own, has_wild_aside=False)
+    check_choice(precision, "precision", get_args(Precision))
     seed, path = check_seed(seed), optional(check_path)(run_dir, "run_dir")
     on_epoch, verbose = optional(check_callable)(on_epoch, "on_epoch", {}), check_flag(verbose, "verbose")
     with verbose_logging(verbose=verbose), seeded(seed, "pretrain"), torch.inference_mode(mode=False):
+        labelled, holdout = rows_of(labelled, spec, "labelled"), rows_of(holdout, spec, "holdout")
         known, unseen = labelled_and_holdout(labelled, holdout)
         example = Example.of(known)
         classifier, classes = copy_classifier(model, known, spec, None, uses_features=False, choose_device=training_device)
         check_trainable(classifier)
+        classifier.train_in(precision)
         for name, source in (("labelled", known), ("holdout", unseen)):
             if source is not None:
                 check_labels(all_labels(example.check(source, name)), name, classes)
@@ -178,6 +190,7 @@ def run_record(classifier: Classifier, schedule: Schedule, data: dict[str, str],
         "data": data,
         "model": model_fingerprint(classifier.model),
         "features": None if tap is None else asdict(tap),
+        **({} if classifier.precision == "float32" else {"precision": classifier.precision}),
     }
     restored: dict[str, Any] = json.loads(json.dumps(record))
     return restored

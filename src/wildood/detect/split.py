@@ -7,7 +7,7 @@ import numpy as np
 
 from wildood.data.fingerprint import TOLERATED, ExampleHashes, Overlap
 from wildood.data.images import Images
-from wildood.data.inputs import InputSpec
+from wildood.data.inputs import Spec
 from wildood.data.sampling import generator, permutation, split
 from wildood.data.sources import ArraySource, Part, Source
 from wildood.data.validation import align_classes, labelled_and_holdout, labelled_source, unlabelled_source
@@ -63,7 +63,7 @@ def split_for_fit(
     holdout: Any,
     schedule: Schedule,
     alpha: float,
-    spec: InputSpec | None,
+    spec: Spec | None,
     keep: str,
     seed: int,
     confidence: float | None = None,
@@ -276,7 +276,7 @@ def _missing_classes(labelled: Source, holdout: Source | None) -> str:
     return f"{which} in labelled but not in the holdout: the promise is about data like the holdout"
 
 
-def _example_of_all(sources: Sources, spec: InputSpec | None) -> Example:
+def _example_of_all(sources: Sources, spec: Spec | None) -> Example:
     """The shape and kind of a raw example, which all sources must share."""
     example = Example.of(sources["labelled"][0])
     if example.kind == "uint8" and spec is None:

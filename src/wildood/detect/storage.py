@@ -1,4 +1,4 @@
-"""A detector on disk: `detector.json` describes it, `weights-*.safetensors` holds its tensors. No pickle."""
+"""A detector on disk: `detector.json`, `weights-*.safetensors`, a README, the tokenizer of texts. No pickle."""
 
 import copy
 import json
@@ -9,17 +9,20 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from textwrap import shorten
-from typing import Annotated, Any, NotRequired, Required, TypedDict, TypeVar
+from typing import Annotated, Any, NotRequired, Required, TypedDict, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wildood.data.files import DamagedFileError, digest, dump_tensors, load_tensors, locked, write_atomically
-from wildood.data.inputs import InputSpec
+from wildood.data.files import DamagedFileError, digest, dump_tensors, load_tensors, locked, write_together
+from wildood.data.inputs import Spec
 from wildood.data.schema import Count, Limit, SchemaError, check, check_arguments, parse
+from wildood.data.texts import FILE as TOKENIZER
+from wildood.detect.card import card, is_card
 from wildood.detect.detector import Detector, Example, Promise
-from wildood.errors import DetectorFileError, InputError
+from wildood.detect.hub import SCHEME, download
+from wildood.errors import DetectorFileError, InputError, as_utf8
 from wildood.evaluate.thresholds import conformal_threshold, thresholds_by_class
 from wildood.models.classifier import Classifier, plain_name, uncompiled
 from wildood.models.features import Call, FeatureTap, call_model
@@ -31,6 +34,7 @@ from wildood.settings import check_path
 
 FORMAT = 1
 ARRAYS = {"holdout_scores": torch.float32, "holdout_classes": torch.int64, "class_thresholds": torch.float64}
+PARTS = ("model", "score", "head")  # what the names of other tensors begin with
 AGAIN = "save the detector again"
 # What torch raises where sizes do not fit.
 _TORCH_ERRORS = (RuntimeError, TypeError, ValueError, IndexError, OverflowError, ZeroDivisionError)
@@ -88,6 +92,12 @@ class _Assessment(TypedDict, total=False):
     warnings: Required[list[str]]
 
 
+class _Text(TypedDict):
+    column: str
+    label_column: str | None
+    tokenizer: Sha256
+
+
 class Record(TypedDict, total=False):
     """The keys of a record that are read; it holds more, for people."""
 
@@ -96,6 +106,7 @@ class Record(TypedDict, total=False):
     seed: int
     kept_epoch: Count
     frozen: bool
+    precision: str
     classes: list[Name]
     data: dict[str, str]
     examples: dict[str, str]
@@ -106,6 +117,7 @@ class Record(TypedDict, total=False):
     ties: str
     assessment: _Assessment
     versions: dict[str, str]
+    text: _Text
 
 
 class Description(TypedDict):
@@ -115,7 +127,7 @@ class Description(TypedDict):
     format: int
     weights: Sha256
     model: _Model
-    input: InputSpec | None
+    input: Spec | None
     tap: FeatureTap | None
     head: NotRequired[_Head | None]
     score: _Score
@@ -129,9 +141,10 @@ class Description(TypedDict):
 
 
 def save_detector(detector: Detector, directory: Path) -> Path:
-    """Write the weights under a name of their own, then the JSON that names them: a failed save leaves the old detector.
+    """Write the weights under a name of their own, the model card, and last the JSON that names the weights.
 
-    Threads and processes that save to one directory at the same time wait for each other.
+    A failed save leaves the old detector; a README that is edited or no card of ours is left alone. Threads and processes
+    that save to one directory at the same time wait for each other.
     """
     detector = copy.copy(detector)  # as it is at this moment: another thread may calibrate it
     score = type(detector.scorer)
@@ -147,21 +160,27 @@ def save_detector(detector: Detector, directory: Path) -> Path:
     weights = dump_tensors(_tensors(detector))
     content = {"format": FORMAT, "weights": digest(weights), **_describe(detector)}
     description = json.dumps({"digest": _digest(content), **content}, indent=1, default=asdict).encode()
+    readme = as_utf8(card(cast("Description", content))).encode()
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory, waiting=f"another detector is being saved to {directory}: waiting for it"):
-        path = older = _weights_path(directory, digest(weights))
+        path = older = weights_path(directory, digest(weights))
         with suppress(DetectorFileError):  # there is no whole detector yet
-            older = _weights_path(directory, read_description(directory)["weights"])
-        write_atomically(path, weights)
-        write_atomically(directory / "detector.json", description)
+            older = weights_path(directory, read_description(directory)["weights"])
+        files = {path: weights, directory / "README.md": readme}
+        if detector.tokenizer is not None:
+            files[directory / TOKENIZER] = detector.tokenizer
+        files[directory / "detector.json"] = description
+        if not is_card(directory / "README.md"):  # somebody else's
+            del files[directory / "README.md"]
+        write_together(files)
         if older != path:
             older.unlink(missing_ok=True)
     return directory
 
 
 def _tensors(detector: Detector) -> dict[str, Tensor]:
-    modules = {"model": detector.classifier.model, "score": detector.scorer, "head": detector.classifier.head}
-    states = {part: module.state_dict() for part, module in modules.items() if module is not None}
+    modules = detector.classifier.model, detector.scorer, detector.classifier.head
+    states = {part: module.state_dict() for part, module in zip(PARTS, modules, strict=True) if module is not None}
     tensors = {f"{part}.{name}": tensor for part, state in states.items() for name, tensor in state.items()}
     arrays = {name: getattr(detector, name) for name in ARRAYS}
     return tensors | {name: torch.from_numpy(array) for name, array in arrays.items() if array is not None}
@@ -191,7 +210,8 @@ def load(directory: str | Path, model: ModelOrBuilder = None, forward: Call | No
     """Read a detector that `save` wrote. Models that ship with wildood are rebuilt; your own has to be passed again.
 
     Args:
-        directory: where `Detector.save` wrote.
+        directory: where `Detector.save` wrote; or "hf://user/name", where `Detector.push_to_hub` did, with "@revision" for
+            another commit, branch or tag than the latest.
         model: your model of the same architecture (copied, never changed), or a function that builds it; its weights are
             replaced by the saved ones. Not needed for models from `wildood.models`.
         forward: the function that `fit` was given as `forward`, if there was one: code is not saved.
@@ -205,8 +225,10 @@ def load(directory: str | Path, model: ModelOrBuilder = None, forward: Call | No
     >>> bool(np.array_equal(again.score(x), detector.score(x)))
     True
     """
+    if isinstance(directory, str) and directory.startswith(SCHEME):
+        directory = download(directory)
     directory = check_path(directory, "the directory")
-    content, weights = _read(directory)
+    content, weights, tokenizer = _read(directory)
     try:
         tensors = load_tensors(weights)
         _check_arrays(tensors)
@@ -214,6 +236,7 @@ def load(directory: str | Path, model: ModelOrBuilder = None, forward: Call | No
             given = "needs the function that fit was given: pass forward=" if forward is None else "was made without forward"
             raise DetectorFileError(f"{directory} {given}")
         detector = _build(content, tensors, model, directory, forward or call_model)
+        detector.tokenizer = tokenizer
         _check_promise(detector, content.get("class_thresholds"))
         if type(detector.classifier.model) in MODELS.values():  # a user's own model may refuse a blank example
             _try(detector)
@@ -222,23 +245,37 @@ def load(directory: str | Path, model: ModelOrBuilder = None, forward: Call | No
     return detector
 
 
-def _read(directory: Path) -> tuple[Description, bytes]:
-    """What `detector.json` says, and the weights that it names; the next ones if a `save` replaces both in between."""
+def _read(directory: Path) -> tuple[Description, bytes, bytes | None]:
+    """What `detector.json` says, and the files that it names; the next ones if a `save` replaces them in between."""
     content = read_description(directory)
-    path = _weights_path(directory, content["weights"])
+    path = weights_path(directory, content["weights"])
     try:
         try:
             weights = path.read_bytes()
         except FileNotFoundError:
             with locked(directory, waiting=f"a detector is being saved to {directory}: waiting for it"):
                 content = read_description(directory)
-                path = _weights_path(directory, content["weights"])
+                path = weights_path(directory, content["weights"])
                 weights = path.read_bytes()
     except OSError as error:
         raise DetectorFileError(f"{path} cannot be read ({error.strerror}): {AGAIN}") from error
     if digest(weights) != content["weights"]:
         raise DetectorFileError(f"{path} is not the file that detector.json belongs to: {AGAIN}")
-    return content, weights
+    return content, weights, _read_tokenizer(content, directory)
+
+
+def _read_tokenizer(content: Description, directory: Path) -> bytes | None:
+    """The tokenizer of a detector of texts."""
+    if "text" not in content["record"]:
+        return None
+    path = directory / TOKENIZER
+    try:
+        tokenizer = path.read_bytes()
+    except OSError as error:
+        raise DetectorFileError(f"{path}: {error.strerror}: the detector reads texts with it, copy it there") from error
+    if digest(tokenizer) != content["record"]["text"]["tokenizer"]:
+        raise DetectorFileError(f"{path} is not the tokenizer that the detector was made with: copy that one there")
+    return tokenizer
 
 
 def read_description(directory: Path) -> Description:
@@ -265,6 +302,29 @@ def read_description(directory: Path) -> Description:
     except SchemaError as error:
         raise DetectorFileError(f"{path}: {error}: {AGAIN}") from error
     return description
+
+
+def detector_directory(path: Path) -> Path | None:
+    """The directory of the saved detector that a path names: the directory itself, or the file of its weights in it."""
+    if path.is_dir():
+        return path
+    is_its_file = (path.parent / "detector.json").is_file() and path.suffix == ".safetensors"
+    if is_its_file and path.name == weights_path(path.parent, read_description(path.parent)["weights"]).name:
+        return path.parent
+    return None
+
+
+def classifier_weights(tensors: dict[str, Tensor]) -> dict[str, Tensor] | None:
+    """The weights of the classifier among the tensors of a detector; None if they are not those of a detector."""
+    if any(name not in ARRAYS and name.partition(".")[0] not in PARTS for name in tensors):
+        return None
+    return _part(tensors, "model")
+
+
+def _part(tensors: dict[str, Tensor], part: str) -> dict[str, Tensor]:
+    weights = {name.removeprefix(f"{part}."): each for name, each in tensors.items() if name.startswith(f"{part}.")}
+    # Older files of compiled models have the names of their wrappers.
+    return {plain_name(name): each for name, each in weights.items()} if part == "model" else weights
 
 
 def _check_values(content: Description) -> None:
@@ -299,7 +359,7 @@ def _check_arrays(tensors: dict[str, Tensor]) -> None:
             raise SchemaError(f"{name} is {tensor.dtype} of shape {shape}, expected {ARRAYS[name]} in one dimension")
         if name == "holdout_classes" and bool((tensor < 0).any()):
             raise SchemaError(f"{name} holds {int(tensor.min())}, expected numbers of classes")
-        if name not in ARRAYS and name.partition(".")[0] not in {"model", "score", "head"}:
+        if name not in ARRAYS and name.partition(".")[0] not in PARTS:
             raise SchemaError(f"{name!r} is not known to this wildood")
 
 
@@ -346,12 +406,7 @@ def _try(detector: Detector) -> None:
 
 def _build(content: Description, tensors: dict[str, Tensor], model: ModelOrBuilder, directory: Path, call: Call) -> Detector:
     """The detector that the JSON describes, with these tensors."""
-
-    def part(name: str) -> dict[str, Tensor]:
-        return {key.removeprefix(f"{name}."): each for key, each in tensors.items() if key.startswith(f"{name}.")}
-
-    # Older files of compiled models have the names of their wrappers.
-    weights = {plain_name(name): tensor for name, tensor in part("model").items()}
+    weights = _part(tensors, "model")
     if model is None:
         network = _rebuild_model(content["model"], weights, directory)
     else:
@@ -366,20 +421,21 @@ def _build(content: Description, tensors: dict[str, Tensor], model: ModelOrBuild
                 f"the model that was passed has no layer {tap.layer!r}: pass the architecture it was made with"
             )
     score = _build_module(SCORES[content["score"]["name"]], content["score"]["settings"], "score")
-    _load_weights(score, part("score"), "the score")
+    _load_weights(score, _part(tensors, "score"), "the score")
     classifier = Classifier(network, spec, tap, call)
     if (head := content.get("head")) is not None:
         sizes = {"features": head.features, "classes": head.classes}
         classifier.head = _build_module(HEADS[head.name], sizes, "head")
-        _load_weights(classifier.head, part("head"), "the head")
+        _load_weights(classifier.head, _part(tensors, "head"), "the head")
         classifier.head.to(classifier.device)
+    arrays: dict[str, Any] = {name: tensors[name].numpy() for name in ARRAYS if name in tensors}
     return Detector(
         classifier.eval(),
         score.eval(),
         content["example"],
         threshold=float.fromhex(content["threshold"]),
         promise=content["promise"],
-        **{name: tensors[name].numpy() for name in ARRAYS if name in tensors},
+        **arrays,
         history=content["history"],
         record=dict(content["record"]),
     )
@@ -452,7 +508,8 @@ def _first_line(error: Exception) -> str:
     return shorten(lines[1] if lines[0].endswith(":") and len(lines) > 1 else lines[0], 300, placeholder=" ...")
 
 
-def _weights_path(directory: Path, weights: str) -> Path:
+def weights_path(directory: Path, weights: str) -> Path:
+    """The file of the weights with a checksum."""
     return directory / f"weights-{weights[:16]}.safetensors"
 
 

@@ -100,7 +100,7 @@ class Csi:
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """The contrastive loss on this classifier's features, with a new projection."""
-        if classifier.spec is None:
+        if not isinstance(classifier.spec, InputSpec):
             raise InputError("Csi turns and crops images: give input=InputSpec(mean=..., std=...) (--mean and --std), too")
         _check_images(classifier, start.labelled)
         return ContrastiveObjective(self, classifier, classifier.spec, start)
@@ -138,7 +138,7 @@ class CsiHeads:
 
     def objective(self, classifier: Classifier, start: Start) -> Objective:
         """The loss of new heads on this classifier."""
-        assert classifier.spec is not None  # noqa: S101 - the first stage refuses a classifier without one
+        assert isinstance(classifier.spec, InputSpec)  # noqa: S101 - the first stage refuses a classifier without one
         with seeded(start.seed, "head"):
             head = JointHead(start.features, start.classes).to(classifier.device)
         classifier.head = head

@@ -25,6 +25,7 @@ class Distillation:
 
     def __init__(self, classifier: Classifier, weight: float) -> None:
         self.teacher = copy.deepcopy(classifier).eval().requires_grad_(requires_grad=False)
+        self.teacher.training = True  # of the classifier, not of its layers: it computes in the precision of training
         self.weight = weight
 
     def __call__(self, raw: Raw, logits: Tensor) -> Tensor:

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from wildood.data.inputs import InputSpec, to_model_input
+from wildood.data.inputs import Spec, to_model_input
 from wildood.data.sources import Source, check_dense, memory_of
 from wildood.data.structures import Raw, batch_length, shape_text, to_device
 from wildood.errors import InputError
@@ -22,6 +22,7 @@ from wildood.models.heads import Head
 from wildood.settings import quoted
 
 EVAL_BATCH = 256
+Precision = Literal["float32", "bf16"]
 _LOGGER = logging.getLogger("wildood")
 WRAPPED = "_orig_mod"  # what torch.compile calls the module that it wraps
 _INTERRUPTED: Counter[nn.Module] = Counter()  # in training mode, but for as many blocks of `evaluating` in evaluation mode
@@ -50,6 +51,7 @@ class Classifier(nn.Module):
         tap: where its features are, for methods and scores that use them.
         call: how it is called with a batch: `call_model`, or the user's `forward`.
         head: makes logits of the features in the place of the model's last layer, for methods that train one.
+        precision: of the model's forward pass in training mode; in evaluation mode, the model's own.
 
     >>> classifier = Classifier(nn.Linear(2, 3), tap=None)
     >>> classifier(torch.zeros(4, 2)).logits.shape
@@ -59,7 +61,7 @@ class Classifier(nn.Module):
     def __init__(
         self,
         model: nn.Module,
-        spec: InputSpec | None = None,
+        spec: Spec | None = None,
         tap: FeatureTap | None = None,
         call: Call = call_model,
     ) -> None:
@@ -70,6 +72,7 @@ class Classifier(nn.Module):
         self.call = call
         self._hook = None if tap is None else tap.attach(model)
         self.head: Head | None = None
+        self.precision: Precision = "float32"
 
     def forward(self, raw: Raw) -> Outputs:
         """Logits, and features if there is a tap, for a batch of raw examples."""
@@ -88,10 +91,10 @@ class Classifier(nn.Module):
     def outputs(self, batch: Raw) -> Outputs:
         """Logits, and features if there is a tap, for a prepared batch."""
         if self.tap is None:
-            return Outputs(logits_of(self.call(self.model, batch)))
+            return Outputs(logits_of(self._called(batch)))
         if self.head is None:
             with self.tap.catch(self.model) as caught:
-                logits = logits_of(self.call(self.model, batch))
+                logits = logits_of(self._called(batch))
             return Outputs(logits, caught.features())
         return Outputs(*self.head.logits_and_features(self.features, batch))
 
@@ -100,8 +103,34 @@ class Classifier(nn.Module):
         if self.tap is None:
             raise ValueError("this classifier has no features: give it a tap")
         with self.tap.catch(self.model) as caught:
-            self.call(self.model, batch)
+            self._called(batch)
         return caught.features()
+
+    def _called(self, batch: Raw) -> Any:
+        """The model's output. Only the model runs in bf16: what is made of its output does not."""
+        if self.precision == "bf16" and self.training:
+            with torch.autocast(self.device.type, torch.bfloat16):
+                return self.call(self.model, batch)
+        return self.call(self.model, batch)
+
+    def train_in(self, precision: Precision) -> None:
+        """Set the precision; refuse one that this model or its device does not have.
+
+        >>> Classifier(nn.Linear(2, 3).double()).train_in("bf16")
+        Traceback (most recent call last):
+        wildood.errors.InputError: precision is 'bf16', for models in float32, but this one is in float64: leave it out
+        """
+        if precision == "bf16":
+            if self.dtype != torch.float32:
+                own = str(self.dtype).removeprefix("torch.")
+                raise InputError(f"precision is 'bf16', for models in float32, but this one is in {own}: leave it out")
+            try:
+                torch.autocast(self.device.type, torch.bfloat16)
+            except RuntimeError as error:
+                raise InputError(f"precision is 'bf16', which torch cannot use here: leave it out ({error})") from error
+            if self.device.type == "cpu" and not cpu_has_bf16():
+                _LOGGER.warning("this CPU has no instructions for bfloat16: precision='bf16' is slower than float32 here")
+        self.precision = precision
 
     @property
     def device(self) -> torch.device:
@@ -115,6 +144,12 @@ class Classifier(nn.Module):
         return next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
 
 
+def cpu_has_bf16() -> bool:
+    """Whether the CPU has instructions for bfloat16; older torch does not tell, which counts as yes."""
+    told: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return not told or any(has for name, has in told.items() if "bf16" in name)
+
+
 def logits_of(output: Any) -> Tensor:
     """The logits in a model's output: a tensor, `.logits` as of Hugging Face models, ["logits"], or the first of a tuple.
 
@@ -124,6 +159,14 @@ def logits_of(output: Any) -> Tensor:
     tensor([[0., 0.],
             [0., 3.]])
     """
+    logits = check_dense(_returned_logits(output), "the model's output").float()
+    if logits.ndim == 1 or logits.shape[1:] == (1,):
+        logits = nn.functional.pad(logits.reshape(-1, 1), (1, 0))
+    return logits
+
+
+def _returned_logits(output: Any) -> Tensor:
+    """The tensor that the model means as its logits."""
     logits = output
     if not isinstance(output, Tensor):
         logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
@@ -135,16 +178,13 @@ def logits_of(output: Any) -> Tensor:
             f"the model returned a {type(output).__name__}{names}: it must return logits, as a tensor, as .logits or "
             "['logits'], or as the first item of a tuple; or give forward=lambda model, x: ... that returns them"
         )
-    logits = check_dense(logits, "the model's output").float()
-    if logits.ndim == 1 or logits.shape[1:] == (1,):
-        logits = nn.functional.pad(logits.reshape(-1, 1), (1, 0))
     return logits
 
 
 def copy_classifier(
     model: nn.Module,
     source: Source,
-    spec: InputSpec | None,
+    spec: Spec | None,
     features: str | None,
     *,
     uses_features: bool,
@@ -188,12 +228,12 @@ def chosen_device(device: str | torch.device, _model: nn.Module) -> torch.device
 
 
 def check_spec(spec: Any) -> None:
-    """Refuse an input that is no `InputSpec`."""
-    if spec is not None and not isinstance(spec, InputSpec):
-        raise InputError(f"input is a {type(spec).__name__}: give an InputSpec")
+    """Refuse an input that is no input spec."""
+    if spec is not None and not isinstance(spec, Spec):
+        raise InputError(f"input is a {type(spec).__name__}: give an InputSpec (images) or a TableSpec (tables)")
 
 
-def try_classifier(model: nn.Module, raw: Raw, spec: InputSpec | None, call: Call = call_model) -> int:
+def try_classifier(model: nn.Module, raw: Raw, spec: Spec | None, call: Call = call_model) -> int:
     """Run the model once on a few examples, in evaluation mode; the number of its classes, or a clear refusal."""
     classifier, count = Classifier(model, spec, call=call), batch_length(raw)
     with evaluating(classifier):
@@ -203,6 +243,16 @@ def try_classifier(model: nn.Module, raw: Raw, spec: InputSpec | None, call: Cal
         except Exception as error:
             raise InputError(f"the model fails on a batch of {shape_text(batch)}: {error}") from error
         logits = logits_of(output)
+        if isinstance(output, tuple | list) and not hasattr(output, "logits") and (heads := _heads(model, batch, call)) > 1:
+            raise InputError(
+                f"the model returns the logits of {heads} heads: choose one, as forward=lambda model, x: model(x)[0] does, "
+                "and fit a detector for each"
+            )
+        if bool(((logits >= 0) & (logits <= 1)).all()) and _ends_in_sigmoid(model, batch, call):
+            raise InputError(
+                "the model ends in a sigmoid: return what it is computed from, the logits; with several labels for each "
+                "example (multi-label), fit a detector for one label at a time: forward=lambda model, x: ...[:, 0], y[:, 0]"
+            )
     if isinstance(output, tuple | list) and not hasattr(output, "logits"):
         _LOGGER.info("the model returns a %s of %d: its first item is taken as logits", type(output).__name__, len(output))
     if logits.ndim != 2 or len(logits) != count:
@@ -218,13 +268,65 @@ def try_classifier(model: nn.Module, raw: Raw, spec: InputSpec | None, call: Cal
     return logits.shape[1]
 
 
+@contextmanager
+def _linear_outputs(model: nn.Module) -> Iterator[list[Tensor]]:
+    """What each nn.Linear that is called in the block returns, with a gradient even if its weights are frozen."""
+    made: list[Tensor] = []
+
+    def keep(_layer: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and not output.requires_grad:
+            output = output.requires_grad_().clone()  # the model may change it in place, which a leaf forbids
+        made.append(output)
+        return output
+
+    hooks = [layer.register_forward_hook(keep) for layer in model.modules() if isinstance(layer, nn.Linear)]
+    try:
+        yield made
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _heads(model: nn.Module, batch: Raw, call: Call) -> int:
+    """How many items of the tuple that a model returns are what a linear layer makes, and nothing the logits are made of."""
+    with torch.enable_grad(), _linear_outputs(model) as made:
+        output = call(model, batch)
+        logits, known = _returned_logits(output), {id(each) for each in made}
+        heads = {id(item): item for item in output[1:] if id(item) in known and item is not logits}
+        if id(logits) not in known or not heads or not logits.requires_grad:
+            return 1
+        reached = torch.autograd.grad(logits.sum(), list(heads.values()), allow_unused=True)
+    return 1 + sum(gradient is None for gradient in reached)
+
+
+def _ends_in_sigmoid(model: nn.Module, batch: Raw, call: Call) -> bool:
+    """Whether the last thing that the model computes is a sigmoid, as far as its gradient says."""
+    with torch.enable_grad():
+        return type(_returned_logits(call(model, batch)).grad_fn).__name__ == "SigmoidBackward0"
+
+
 def tap_features(
-    model: nn.Module, raw: Raw, spec: InputSpec | None, name: str | None = None, call: Call = call_model
+    model: nn.Module, raw: Raw, spec: Spec | None, name: str | None = None, call: Call = call_model
 ) -> FeatureTap:
     """Where this model's features are, by `find_tap` on a few raw examples, in evaluation mode."""
     classifier = Classifier(model, spec, call=call)
     with evaluating(classifier):
         return find_tap(model, classifier.prepare(raw), name, call)
+
+
+def with_features(classifier: Classifier, source: Source, name: str | None = None) -> Classifier | None:
+    """The classifier, or another one with the same model, with a tap for its features; None if it can have none.
+
+    The features are the output of the named submodule, or the input of the last Linear. `untap` the other one after use.
+    """
+    if classifier.tap is not None:
+        return classifier
+    few, _ = source.gather(torch.arange(min(2, len(source))))
+    try:
+        tap = tap_features(classifier.model, few, classifier.spec, name, classifier.call)
+    except InputError:
+        return None
+    return Classifier(classifier.model, classifier.spec, tap, classifier.call)
 
 
 def last_layer(classifier: Classifier, some: Raw) -> tuple[Tensor, Tensor]:

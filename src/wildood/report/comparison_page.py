@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from wildood.data.inputs import InputSpec
 from wildood.detect.detector import Detector
 from wildood.evaluate.metrics import rejection_rate
 from wildood.experiments.run import Outcome
@@ -90,7 +91,7 @@ def comparison_page(outcomes: Sequence[Outcome], split: Split, command: str) -> 
 def _galleries(detector: Detector, split: Split) -> dict[str, Gallery]:
     known, (unknown, called) = detector.score(split.test_id[0]), detector.score_and_classify(split.test_ood)
     spec, threshold = detector.classifier.spec, detector.threshold
-    assert spec is not None  # noqa: S101 - the digits have one
+    assert isinstance(spec, InputSpec)  # noqa: S101 - the digits have one
     highest, lowest = np.argsort(-unknown), np.argsort(unknown)
     alarms = np.argsort(-known)
     answers = [f"“{name}”, {score:.1f}" for name, score in zip(called, unknown, strict=True)]

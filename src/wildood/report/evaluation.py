@@ -9,9 +9,12 @@ from typing import Any
 from wildood.data.catalog import is_named_set
 from wildood.data.files import write_text
 from wildood.data.fingerprint import same_examples
+from wildood.data.hugging_face import check_same_classes, named_classes
 from wildood.data.images import Images
-from wildood.data.sources import Source
-from wildood.data.validation import align_classes, id_source, unlabelled_source
+from wildood.data.inputs import Spec
+from wildood.data.sources import Source, StructuredSource
+from wildood.data.tables import TableSpec
+from wildood.data.validation import align_classes, id_source, rows_of, unlabelled_source
 from wildood.detect.detector import Detector, check_detector
 from wildood.detect.split import check_seed
 from wildood.errors import InputError, as_utf8
@@ -119,7 +122,8 @@ def evaluate(
         detector: what `fit`, `posthoc` or `load` returned.
         id: ID examples that nobody has trained on: `(x, y)`, or `x` without labels; also a dataset, or the result of
             `open_images` or `open_set`. Classes with names are matched with the detector's by name.
-        ood: OOD examples `x`, or a dict of several sets by their names; labels are ignored.
+        ood: OOD examples `x`, or a dict of several sets by their names; labels are ignored. A dict with all columns of the
+            detector's table is one set.
         resamples: of the bootstrap, which the intervals of FPR95 and AUROC come from.
         seed: of the bootstrap.
         command: what was typed, if a command line calls this: the files record it, and messages name options.
@@ -151,12 +155,14 @@ def evaluate(
     check_detector(detector)
     resamples = check_integer(resamples, option("resamples"), "at least 1, at most 1,000,000", most=10**6)
     seed = check_seed(seed, option("seed"))
-    name = (set_name(id.where) if isinstance(id, Images) else "") or "id"
-    known = id_source(id, name)
+    name = (set_name(id.where) if isinstance(id, Images | StructuredSource) else "") or "id"
+    spec = detector.classifier.spec
+    known = id_source(rows_of(id, spec, option("id")), name)
     names = detector.record.get("classes")
-    if isinstance(known, Images) and known.classes and names:
+    if isinstance(known, Images | StructuredSource) and known.classes and names:
         known = align_classes(replace(known, where="the detector", classes=tuple(names)), known, option("id"))
-    sets = _ood_sources(ood, option("ood"))
+    check_same_classes(option("id"), named_classes(id), tuple(names or ()), "the detector")
+    sets = _ood_sources(ood, spec, option("ood"))
     decisions = SetDecisions.asked(detector, name, known)
     unknown = [SetDecisions.asked(detector, each, source, labelled=False) for each, source in sets.items()]
     report = measure(detector, decisions, unknown, resamples, seed)
@@ -194,21 +200,22 @@ def set_name(where: str) -> str:
     return where if is_named_set(where) else as_utf8(Path(where).name or where)
 
 
-def _ood_sources(ood: Any, option: str) -> dict[str, Source]:
+def _ood_sources(ood: Any, spec: Spec | None, option: str) -> dict[str, Source]:
     """The OOD sets by their names; the same examples under two names are refused: they would count twice in the mean."""
     example = "ood={'svhn': x}"
     if isinstance(ood, tuple | list):
         kind = f"{option} is a {type(ood).__name__} of {len(ood)}"
         raise InputError(f"{kind}: give one x, or a dict with a name for each set, as in {example}")
-    if not isinstance(ood, Mapping):
-        ood = {(set_name(ood.where) if isinstance(ood, Images) else "") or "ood": ood}
+    columns = {each.name for each in spec.columns} if isinstance(spec, TableSpec) else None
+    if not isinstance(ood, Mapping) or (columns is not None and columns <= set(map(str, ood))):
+        ood = {(set_name(ood.where) if isinstance(ood, Images | StructuredSource) else "") or "ood": ood}
     if not ood:
         raise InputError(f"{option} is an empty dict: give at least one set, as in {example}")
     sources: dict[str, Source] = {}
     for name, x in ood.items():
         if not isinstance(name, str) or not name:
             raise InputError(f"{option}: a set is called {quoted(name)}: give it a name, as in {example}")
-        source = unlabelled_source(x, name)
+        source = unlabelled_source(rows_of(x, spec, name, labels=False), name)
         for other, earlier in sources.items():
             if same_examples(earlier, source):
                 raise InputError(f"{option}: {other} and {name} hold the same examples: give each set once")

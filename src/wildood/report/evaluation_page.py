@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from wildood.data.fingerprint import role_text
 from wildood.detect.bulk import json_number
+from wildood.detect.card import escape_markdown, one_line
 from wildood.detect.detector import Detector, Example, versions
 from wildood.evaluate.intervals import Estimate, Share, percent_digits
 from wildood.experiments.evaluation import (
@@ -23,8 +24,9 @@ from wildood.experiments.evaluation import (
     SetDecisions,
 )
 from wildood.report import figures
-from wildood.report.page import SHOWN, Gallery, gallery, is_picture, render, settings_text
-from wildood.report.table import Column, Row, Table, TableCell, escape_markdown, one_line, to_latex, to_markdown
+from wildood.report.page import SHOWN, Gallery, gallery, is_picture, render
+from wildood.report.table import Column, Row, Table, TableCell, to_latex, to_markdown
+from wildood.settings import settings_text
 
 if TYPE_CHECKING:
     from wildood.report.evaluation import EvaluationReport
@@ -293,7 +295,7 @@ def _galleries(report: "EvaluationReport") -> dict[str, list[tuple[str, Gallery]
     spec, names, known = report.detector.classifier.spec, report.classes, report.known
 
     def pictures(answers: SetDecisions, numbers: npt.NDArray[np.intp], classes: Any) -> list[tuple[str, Gallery]]:
-        if spec is None or not is_picture(Example.of(answers.source).shape, spec):
+        if not is_picture(spec, Example.of(answers.source).shape):
             return []
         captions = [f"{names[each]}, {score:.3g}" for each, score in zip(classes, answers.scores, strict=True)]
         return [(answers.name, gallery(answers.source, numbers, captions, spec))]

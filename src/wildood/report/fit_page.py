@@ -7,17 +7,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wildood.data.structures import batch_length, map_structure
 from wildood.detect.detector import Detector
 from wildood.evaluate.intervals import Share
 from wildood.evaluate.metrics import accepting_threshold, accuracy
 from wildood.report import figures
-from wildood.report.page import Gallery, gallery, is_picture, render, settings_text
+from wildood.report.page import Gallery, gallery, is_picture, render
 from wildood.report.table import Column, Row, Table, percent
+from wildood.settings import settings_text
 from wildood.train.history import Row as History
 
 CONFIDENCE = 0.95  # of the interval of the headline
 MOST_EXAMPLES = 2000  # of each kind that a page scores
-Examples = npt.NDArray[Any]
+Examples = Any  # an array, or a dict of arrays
 
 
 class _Answers(NamedTuple):
@@ -55,7 +57,7 @@ def fit_page(
     """
     wild, (x, y) = _some(wild), (_some(known[0]), _some(known[1]))
     after = _ask(detector, wild, x)
-    start = _ask(before, wild, x, accepted=max(1 - float(np.mean(after.known_rejected)), 1 / len(x)))
+    start = _ask(before, wild, x, accepted=max(1 - float(np.mean(after.known_rejected)), 1 / len(y)))
     name = "holdout" if is_holdout else "labelled"
     record = detector.record
     start_kept = record.get("assessment", {}).get("start_kept", False)
@@ -80,8 +82,8 @@ def fit_page(
         before=Share.of(start.wild_rejected, CONFIDENCE),
         after=Share.of(after.wild_rejected, CONFIDENCE),
         known_rejected=float(np.mean(after.known_rejected)),
-        wild_count=len(wild),
-        known_count=len(x),
+        wild_count=len(after.wild),
+        known_count=len(y),
         known_name=name,
         holdout_trained=_holdout_trained(record),
         rejected=Table(columns, rows),
@@ -143,7 +145,7 @@ def _row(name: str, answers: _Answers, classes: Examples, *, strong: bool = Fals
 def _galleries(detector: Detector, after: _Answers, wild: Examples, x: Examples, y: Examples) -> dict[str, Gallery]:
     """The examples by what the detector does with them; none if they are no pictures."""
     spec = detector.classifier.spec
-    if spec is None or not is_picture(detector.example.shape, spec):
+    if not is_picture(spec, detector.example.shape):
         return {}
     highest, alarms = np.argsort(-after.wild), np.argsort(-after.known)
     wild_captions = [f"{name}, {score:.3g}" for name, score in zip(after.wild_classes, after.wild, strict=True)]
@@ -170,5 +172,6 @@ def _ask(detector: Detector, wild: Examples, known: Examples, accepted: float | 
 
 def _some(examples: Examples) -> Examples:
     """At most `MOST_EXAMPLES` of them, evenly spaced."""
-    chosen: Examples = examples[np.linspace(0, len(examples) - 1, min(len(examples), MOST_EXAMPLES)).astype(int)]
-    return chosen
+    count = batch_length(examples)
+    numbers = np.linspace(0, count - 1, min(count, MOST_EXAMPLES)).astype(int)
+    return map_structure(lambda part: part[numbers], examples)

@@ -11,7 +11,7 @@ from wildood.data.files import write_text
 from wildood.data.fingerprint import role_of, role_text, same_examples
 from wildood.data.images import Images
 from wildood.data.sources import Source
-from wildood.data.validation import unlabelled_source
+from wildood.data.validation import rows_of, unlabelled_source
 from wildood.data.wild import WildMixture
 from wildood.detect.detector import Detector, check_detector, examples_of
 from wildood.errors import InputError
@@ -127,6 +127,8 @@ def inspect(
     check_detector(detector)
     confidence = check_confidence(confidence)
     top = check_integer(top, option("top"), "a number of examples to show, at least 1")
+    spec = detector.classifier.spec
+    wild, id = rows_of(wild, spec, option("wild"), labels=False), rows_of(id, spec, option("id"), labels=False)  # noqa: A001
     traffic = wild.whole(seed=0) if isinstance(wild, WildMixture) else unlabelled_source(wild, option("wild"))
     known = None if id is None else unlabelled_source(examples_of(id), option("id"))
     if known is not None:

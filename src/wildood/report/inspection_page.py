@@ -24,8 +24,9 @@ from wildood.evaluate.thresholds import p_values
 from wildood.experiments.evaluation import Decisions, PromiseCheck, check_on_known, check_on_traffic
 from wildood.report import figures
 from wildood.report.evaluation_page import promise_record
-from wildood.report.page import Gallery, gallery, is_picture, render, settings_text
+from wildood.report.page import Gallery, gallery, is_picture, render
 from wildood.report.table import Column, Row, Table
+from wildood.settings import settings_text
 
 if TYPE_CHECKING:
     from wildood.report.inspection import InspectionReport
@@ -234,7 +235,7 @@ def inspection_page(report: "InspectionReport") -> str:
     detector, traffic, record = report.detector, report.traffic, report.to_dict()
     promise, spec = detector.promise, detector.classifier.spec
     sheets = {}
-    if spec is not None and is_picture(Example.of(traffic.source).shape, spec):
+    if is_picture(spec, Example.of(traffic.source).shape):
         sheets = {kind: _sheet(record[kind], traffic.source, spec) for kind in ("most_ood", "borderline")}
     provenance = {
         **({"command": report.command} if report.command else {}),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from PIL import Image
 
 import wildood
 from wildood.data.files import write_text
-from wildood.data.inputs import InputSpec
+from wildood.data.inputs import InputSpec, Spec
 from wildood.data.sources import Source
 from wildood.data.structures import one_tensor
 from wildood.errors import InputError
@@ -72,11 +72,6 @@ def save_page(draw: Callable[[], str], directory: Path) -> None:
         logger.warning("%s has no report.html, which needs matplotlib: pip install matplotlib, then save again", directory)
 
 
-def settings_text(settings: Mapping[str, Any]) -> str:
-    """Settings in one line, without those that are not set."""
-    return ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None and name != "name")
-
-
 class Picture(NamedTuple):
     """An image as a data URI, and its caption."""
 
@@ -114,9 +109,9 @@ def _read(images: npt.NDArray[Any] | Source, numbers: npt.NDArray[np.intp]) -> n
     return one_tensor(images.gather(torch.from_numpy(numbers))[0], "a picture").cpu().numpy()
 
 
-def is_picture(shape: tuple[int, ...], spec: InputSpec | None) -> bool:
+def is_picture(spec: Spec | None, shape: tuple[int, ...]) -> TypeGuard[InputSpec]:
     """Whether raw examples of this shape can be shown: grey, or red, green and blue."""
-    return spec is not None and len(shape) == 3 and shape[-1 if spec.layout == "NHWC" else 0] in {1, 3}
+    return isinstance(spec, InputSpec) and len(shape) == 3 and shape[-1 if spec.layout == "NHWC" else 0] in {1, 3}
 
 
 def _data_uri(image: npt.NDArray[Any], spec: InputSpec) -> str:

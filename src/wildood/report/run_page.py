@@ -10,9 +10,10 @@ from wildood.experiments.store import KNOWN, Failure, Result, Scores
 from wildood.experiments.tables import id_title, method_title, set_title
 from wildood.report import figures
 from wildood.report.fit_page import training
-from wildood.report.page import generator, render, settings_text
+from wildood.report.page import generator, render
 from wildood.report.table import Column, Row, Table, TableCell, percent
 from wildood.scores.score import Score
+from wildood.settings import settings_text
 
 
 class ScoreFigure(NamedTuple):

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from wildood.detect.card import escape_markdown, one_line
 from wildood.report.page import render
 
 WIDTH = 120  # of a table that is printed to a file or a pipe
@@ -243,22 +244,12 @@ def to_latex(table: Table, header: Sequence[str] = (), block_titles: Mapping[str
     return "\n".join([*start, *body, r"\bottomrule", r"\end{tabular}"])
 
 
-def escape_markdown(text: str) -> str:
-    """Text as Markdown shows it, in a table or out of it."""
-    return re.sub(r"([\\`*_\[\]<>|&~$])", r"\\\1", one_line(text))
-
-
 def escape_latex(text: str) -> str:
     """Text as LaTeX shows it, in a table or out of it."""
     text = re.sub("-(?=-)", "-\0", one_line(text))  # two in a row would become a dash
     escaped = "".join(_LATEX.get(character, character) for character in text).replace("\0", "{}")
     # At the start of a row, these would belong to the end of the row before.
     return f"{{}}{escaped}" if escaped[:1] in {"[", "*"} else escaped
-
-
-def one_line(text: str) -> str:
-    """Without line ends, which would end a row of a table."""
-    return " ".join(text.split())
 
 
 def latex_line(cells: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
 """The Mahalanobis score of Lee et al. (2018), on the penultimate features as in Liu et al. (2020)."""
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,36 +36,65 @@ class Mahalanobis(PerturbedScore):
 
     def fit(self, classifier: Classifier, labelled: Source) -> None:
         """Compute the class means and the covariance of the features, in one pass and in double precision."""
-        counts, sums, products = torch.zeros(0), torch.zeros(0), torch.zeros(0)
-        with evaluating(classifier):
-            for outputs, labels in forward_all(classifier, labelled):
-                features, classes = outputs.features_or_refuse().double(), outputs.logits.shape[1]
-                assert labels is not None  # noqa: S101 - labelled
-                member = torch.nn.functional.one_hot(labels, classes).double()
-                if not len(counts):
-                    counts, sums = features.new_zeros(classes), features.new_zeros(classes, features.shape[1])
-                    products = features.new_zeros(features.shape[1], features.shape[1])
-                counts += member.sum(0)
-                sums += member.T @ features
-                products += features.T @ features
-        present = counts > 0
-        means = sums[present] / counts[present, None]
-        covariance = (products - means.T @ (means * counts[present, None])) / counts.sum()
-        centre, whitening = sums.sum(0) / counts.sum(), _inverse_root(covariance)
+        moments = class_moments(classifier, labelled)
+        whitening = inverse_root(moments.within)
         if whitening.shape[1] == 0:
             raise InputError("Mahalanobis: the labelled features do not vary within their classes: give more examples")
-        self.centre, self.whitening = centre.float(), whitening.float()
-        self.means = ((means - centre) @ whitening).float()
+        self.centre, self.whitening = moments.centre.float(), whitening.float()
+        self.means = ((moments.means - moments.centre) @ whitening).float()
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Half the squared distance to the nearest class mean."""
-        whitened = (outputs.features_or_refuse() - self.centre) @ self.whitening
-        # |z - m|² = |z|² - 2 z·m + |m|²; the features are centred first, so that little is cancelled
-        nearest = (self.means.square().sum(1) - 2 * whitened @ self.means.T).amin(1)
-        return 0.5 * (whitened.square().sum(1) + nearest)
+        return 0.5 * nearest_square((outputs.features_or_refuse() - self.centre) @ self.whitening, self.means)
 
 
-def _inverse_root(covariance: Tensor) -> Tensor:
+class ClassMoments(NamedTuple):
+    """Moments of the features of labelled data, in double precision.
+
+    Attributes:
+        centre: the mean of all features.
+        means: of each class that has examples.
+        within: the covariance around the class means.
+        total: the covariance around the centre.
+    """
+
+    centre: Tensor
+    means: Tensor
+    within: Tensor
+    total: Tensor
+
+
+def class_moments(classifier: Classifier, labelled: Source) -> ClassMoments:
+    """The moments, in one pass."""
+    counts, sums, products = torch.zeros(0), torch.zeros(0), torch.zeros(0)
+    with evaluating(classifier):
+        for outputs, labels in forward_all(classifier, labelled):
+            features, classes = outputs.features_or_refuse().double(), outputs.logits.shape[1]
+            assert labels is not None  # noqa: S101 - labelled
+            member = torch.nn.functional.one_hot(labels, classes).double()
+            if not len(counts):
+                counts, sums = features.new_zeros(classes), features.new_zeros(classes, features.shape[1])
+                products = features.new_zeros(features.shape[1], features.shape[1])
+            counts += member.sum(0)
+            sums += member.T @ features
+            products += features.T @ features
+    present = counts > 0
+    means, centre = sums[present] / counts[present, None], sums.sum(0) / counts.sum()
+    within = (products - means.T @ (means * counts[present, None])) / counts.sum()
+    return ClassMoments(centre, means, within, products / counts.sum() - torch.outer(centre, centre))
+
+
+def nearest_square(points: Tensor, means: Tensor) -> Tensor:
+    """The squared distance of each point to the nearest of the means.
+
+    >>> nearest_square(torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 0.0], [3.0, 3.0]]))
+    tensor([1.])
+    """
+    # |z - m|² = |z|² - 2 z·m + |m|²; the features are centred first, so that little is cancelled
+    return points.square().sum(1) + (means.square().sum(1) - 2 * points @ means.T).amin(1)
+
+
+def inverse_root(covariance: Tensor) -> Tensor:
     """W with W Wᵀ = Σ⁺: eigenvectors over the roots of their eigenvalues, without those that are numerically zero.
 
     The features have single precision: an eigenvalue that rounding alone can produce counts as zero.

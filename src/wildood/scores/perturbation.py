@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wildood.data.inputs import InputSpec
 from wildood.data.structures import Raw, one_tensor
 from wildood.errors import InputError
 from wildood.models.classifier import Classifier, Outputs
@@ -34,7 +35,7 @@ def perturb(classifier: Classifier, raw: Raw, lower: Callable[[Outputs], Tensor]
     if gradient is None:
         raise InputError("the model's output has no gradient with respect to its input: give epsilon=0 or another score")
     sign = torch.where(gradient >= 0, 1.0, -1.0).to(batch.dtype)
-    if classifier.spec is not None:
+    if isinstance(classifier.spec, InputSpec):
         sign = sign / torch.tensor(classifier.spec.std, device=batch.device, dtype=batch.dtype).view(1, -1, 1, 1)
     perturbed = batch.detach() - epsilon * sign
     features = None if outputs.features is None else outputs.features.detach()

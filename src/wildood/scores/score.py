@@ -92,9 +92,11 @@ class Score(nn.Module):
 
     def restore(self, state: dict[str, Tensor], *, assign: bool = False) -> None:
         """Load a `state_dict`; the fitted buffers take their shapes from it. `assign` keeps its tensors without a copy."""
-        for name in self._buffers:
-            if name in state:
-                self._buffers[name] = torch.empty_like(state[name])
+        for prefix, module in self.named_modules():
+            for name in module._buffers:  # noqa: SLF001 - setattr would refuse another shape only of parameters
+                saved = state.get(f"{prefix}.{name}" if prefix else name)
+                if saved is not None:
+                    module._buffers[name] = torch.empty_like(saved)  # noqa: SLF001
         self.load_state_dict(state, assign=assign)
 
 

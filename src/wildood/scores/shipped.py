@@ -3,6 +3,7 @@
 from dataclasses import astuple
 
 from wildood.scores.energy import EnergyScore
+from wildood.scores.ensemble import Ensemble
 from wildood.scores.godin import GodinScore
 from wildood.scores.head import HeadScore
 from wildood.scores.knn import Knn
@@ -11,12 +12,26 @@ from wildood.scores.max_logit import MaxLogit
 from wildood.scores.max_softmax import MaxSoftmax
 from wildood.scores.odin import Odin
 from wildood.scores.react import ReAct
+from wildood.scores.relative_mahalanobis import RelativeMahalanobis
 from wildood.scores.score import Score
 from wildood.scores.vim import Vim
 
 SCORES: dict[str, type[Score]] = {
     cls.__name__: cls
-    for cls in (MaxSoftmax, MaxLogit, EnergyScore, Odin, Mahalanobis, Knn, ReAct, Vim, HeadScore, GodinScore)
+    for cls in (
+        MaxSoftmax,
+        MaxLogit,
+        EnergyScore,
+        Odin,
+        Mahalanobis,
+        RelativeMahalanobis,
+        Knn,
+        ReAct,
+        Vim,
+        Ensemble,
+        HeadScore,
+        GodinScore,
+    )
 }
 
 NAMES: dict[str, type[Score]] = {  # as experiments name them
@@ -25,9 +40,11 @@ NAMES: dict[str, type[Score]] = {  # as experiments name them
     "energy": EnergyScore,
     "odin": Odin,
     "mahalanobis": Mahalanobis,
+    "relative-mahalanobis": RelativeMahalanobis,
     "knn": Knn,
     "react": ReAct,
     "vim": Vim,
+    "ensemble": Ensemble,
 }
 POSTHOC: tuple[type[Score], ...] = tuple(NAMES.values())
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,16 +30,24 @@ class WeightAverage:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.weights: dict[str, Tensor] = {}  # at least float32: small steps of a mean would be rounded away
+        # Where each tensor is: state_dict() in each step would cost more than the mean, and a model may replace its buffers.
+        places: dict[int, tuple[Any, str]] = {
+            id(tensor): (held, name)
+            for part in module.modules()
+            for held in (part._parameters, part._buffers)  # noqa: SLF001 - named_parameters() gives tensors, not places
+            for name, tensor in held.items()
+        }
+        state = module.state_dict(keep_vars=True).items()
+        self._places = {name: places[id(value)] for name, value in state if value.is_floating_point()}
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Take in the weights after a step; the first is 1."""
-        named = self.module.state_dict()
-        now = {name: _at_least_float32(value) for name, value in named.items() if value.is_floating_point()}
+        now = [_at_least_float32(held[name]) for held, name in self._places.values()]
         if not self.weights:
-            self.weights = {name: value.clone() for name, value in now.items()}
+            self.weights = {name: value.clone() for name, value in zip(self._places, now, strict=True)}
             return
-        torch._foreach_lerp_(list(self.weights.values()), list(now.values()), (POWER + 1) / (POWER + step))
+        torch._foreach_lerp_(list(self.weights.values()), now, (POWER + 1) / (POWER + step))
 
     @contextmanager
     def applied(self) -> Iterator[None]:

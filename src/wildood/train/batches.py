@@ -1,4 +1,4 @@
-"""The batches of a run, in the order that the seed decides, prefetched where data is on disk."""
+"""The batches of a run, in the order that the seed decides, prefetched where data is on disk or read by workers."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from wildood.data.augmentation import flip_and_crop
+from wildood.data.inputs import InputSpec
 from wildood.data.sampling import ShuffledCycle, generator
-from wildood.data.sources import Source, is_mapped
+from wildood.data.sources import Source, read_ahead
 from wildood.data.structures import Raw, batch_length, concatenate, map_structure, to_device
 from wildood.data.wild import Wild
 from wildood.methods.objective import NO_LABEL, Batch
@@ -50,7 +51,7 @@ class Batches:
         self._fresh_count = 0 if fresh is None else max(1, int(fresh_share * schedule.batch))
         self._fresh_share = slice((rank - schedule.batch + self._fresh_count) % world, None, world)
         pools = (() if wild is None else wild.pools) + (() if fresh is None else (fresh,))
-        self.on_disk = any(map(is_mapped, (labelled, *pools)))
+        self.read_ahead = read_ahead((labelled, *pools))
         self._order = ShuffledCycle(len(labelled), generator(seed, "labelled"))
         self._fresh_order = None if fresh is None else ShuffledCycle(len(fresh), generator(seed, "fresh"))
         self._wild = wild.sampler(seed, rank, world) if wild is not None else None
@@ -73,7 +74,7 @@ class Batches:
     def _augmented(self, images: Raw) -> Tensor:
         assert isinstance(images, Tensor)  # noqa: S101 - check_augmentation has refused others
         spec = self._classifier.spec
-        layout = "NCHW" if spec is None else spec.layout
+        layout = spec.layout if isinstance(spec, InputSpec) else "NCHW"
         return flip_and_crop(images, layout, self._augmentation, of=self._schedule.batch, share=self._share)
 
     def state_dict(self) -> dict[str, Any]:
@@ -148,5 +149,5 @@ class Prefetch:
 
 
 def prefetched(batches: Batches) -> Batches | Prefetch:
-    """The same batches, prefetched if some of the data is on disk."""
-    return Prefetch(batches) if batches.on_disk else batches
+    """The same batches, prefetched if some of the data is on disk or read by workers."""
+    return Prefetch(batches) if batches.read_ahead else batches

@@ -173,8 +173,8 @@ class Training:
             getattr(callback, hook)(self)
 
     def _check(self, lagrangian: torch.Tensor) -> None:
-        if not torch.isfinite(lagrangian):
-            raise self._not_finite(f"the loss became {lagrangian.item()}")
+        if not math.isfinite(value := lagrangian.item()):
+            raise self._not_finite(f"the loss became {value}")
         if not lagrangian.requires_grad:
             raise TrainingError(
                 "the model's output has no gradient: nothing can be trained, leave out detach() and no_grad()"
