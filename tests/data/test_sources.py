@@ -333,3 +333,10 @@ def test_a_line_says_that_workers_read_slow_items_at_once(monkeypatch, caplog):
         assert unlabelled_source(DataLoader(Pairs(X), num_workers=2), "more").is_repeatable
     assert "wild: 10 examples take" in caplog.text
     assert "more: 10 examples take" not in caplog.text
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.bfloat16], ids=str)
+def test_tensors_of_every_dtype_give_their_rows(dtype):
+    rows, _ = ArraySource(torch.arange(30).reshape(10, 3).to(dtype)).gather(ORDER)
+    assert rows.dtype == dtype
+    assert rows.tolist() == [[21, 22, 23], [0, 1, 2], [21, 22, 23], [9, 10, 11]]

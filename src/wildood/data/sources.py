@@ -30,6 +30,7 @@ CACHED_BYTES = 1 << 29  # of the items of a dataset that are kept in memory
 _LONG = 10.0  # seconds of reading a dataset after which workers are worth a line
 _LOGGER = logging.getLogger("wildood")
 SEVERAL_LABELS = " (one-hot: y.argmax(1); several labels for each example: fit a detector for each, as with y[:, 0])"
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # torch has no `index_select` for them
 _FINGERPRINTED = 16  # examples of a dataset that its fingerprint is made from
 
 
@@ -499,6 +500,10 @@ def blocks(array: Array) -> Iterator[tuple[int, Array]]:
 
 
 def _rows(array: Array, indices: Tensor) -> Tensor:
+    # Of contiguous memory, `index_select` and `take` copy whole rows, several times as fast as indexing.
     if isinstance(array, Tensor):
-        return array.detach()[indices.to(array.device)]
-    return torch.from_numpy(native(np.asarray(array[indices.numpy()])))
+        array, indices = array.detach(), indices.to(array.device)
+        return array.index_select(0, indices) if array.is_contiguous() and array.dtype not in _UNSIGNED else array[indices]
+    is_plain = array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative  # `take` would copy others whole
+    rows = array.take(indices.numpy(), axis=0) if is_plain else array[indices.numpy()]
+    return torch.from_numpy(native(np.asarray(rows)))

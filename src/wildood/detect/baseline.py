@@ -108,7 +108,8 @@ def _is_fitted(score: Score, labelled: "StoredOutputs", examples: Source, unseen
     """Fit a score on labelled data, and an ensemble's units on unseen ID examples, if that is possible."""
     failed: InputError | None = None
     try:
-        score.fit(labelled, examples)
+        fit = score.fit_members if isinstance(score, Ensemble) else score.fit
+        fit(labelled, examples)
     except InputError as error:  # fewer examples than neighbours, or features that do not vary
         failed = error
     if broadcast(b"fitted" if failed is None else b"failed") == b"failed":  # all processes decide as the first one does
