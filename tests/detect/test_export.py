@@ -1,5 +1,8 @@
 """A detector as a module and as files for other runtimes, which answer as it does."""
 
+import logging
+import logging.handlers
+
 import numpy as np
 import pytest
 import torch
@@ -104,6 +107,22 @@ def test_a_trained_head_and_thresholds_by_class_are_inside(vectors, tmp_path):
     check(detector, detector.export(tmp_path / "model.pt2"), wild)
     by_class = wildood.posthoc(vectors, wildood.MaxLogit(), holdout=(X, Y), by_class=True, alpha=0.3)
     check(by_class, by_class.export(tmp_path / "model.onnx"), wild)
+
+
+def test_the_module_is_in_evaluation_mode(vectors):
+    detector = wildood.posthoc(nn.Sequential(vectors, nn.Dropout()), wildood.EnergyScore(), holdout=X)
+    module = detector.to_module()
+    assert not any(each.training for each in module.modules())
+
+
+def test_what_torch_says_of_operators_that_are_not_installed_is_not_shown(vectors, tmp_path):
+    lines = logging.handlers.BufferingHandler(1000)
+    logger = logging.getLogger("torch.onnx")
+    logger.addHandler(lines)
+    wildood.posthoc(vectors, wildood.EnergyScore(), holdout=X).export(tmp_path / "model.onnx")
+    logger.warning("after")
+    logger.removeHandler(lines)
+    assert [record.getMessage() for record in lines.buffer] == ["after"]
 
 
 def test_what_cannot_be_exported_is_refused_with_what_to_do(vectors, tmp_path):
