@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from wildood.data.images import Images
 from wildood.data.validation import has_labels, id_source, labelled_source, unlabelled_source
@@ -41,7 +41,10 @@ def test_labels_of_any_integer_type_become_int64(dtype):
         ({"x": X, "y": Y}, r"labelled is a dict of 'x', 'y': give labelled=\(x, y\), or the classes as its 'labels'"),
         ([X, Y, Y], r"labelled is a list of 3: give \(x, y\), or \(\(x1, x2\), y\) for a model of several inputs"),
         (TensorDataset(*map(torch.from_numpy, (X, X, Y))), r"labelled is a tuple of 3: give \(x, y\), or \(\(x1, x2\), y\)"),
-        ([(row, 0) for row in X], r"labelled is a list of 10: give \(x, y\), or DataLoader\(\.\.\.\) of these examples"),
+        (
+            [(row, 0) for row in X],
+            r"labelled is a list of 10: give \(x, y\), or DataLoader\(labelled\), which reads such examples",
+        ),
         (([*X], Y), r"labelled x is a list of one array for each example: give np\.stack\(x\)"),
         ((["hello", "you"], Y[:2]), "labelled x is text: give the numbers that a tokenizer makes of it"),
         (
@@ -95,6 +98,13 @@ def test_wild_data_that_cannot_be_read_is_refused_with_what_to_write(data, messa
 def test_labels_that_are_not_classes_are_refused(labels, message):
     with pytest.raises(InputError, match=message):
         labelled_source((X, labels), "labelled")
+
+
+def test_a_list_of_pairs_is_read_by_a_loader():
+    source = labelled_source(DataLoader([(row, int(label)) for row, label in zip(X, Y, strict=True)]), "labelled")
+    examples, labels = source.gather(ORDER)
+    assert torch.equal(examples, torch.from_numpy(X)[ORDER])
+    assert labels.tolist() == [3, 0, 3, 3]
 
 
 @pytest.mark.parametrize(

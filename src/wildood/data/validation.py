@@ -114,7 +114,9 @@ def labelled_source(data: Any, name: str) -> Source:
         return ArraySource(_checked_examples(examples, name), labels)
     if isinstance(data, tuple | list):
         items = bool(data) and is_structure(data[0])
-        instead = "DataLoader(...) of these examples" if items else "((x1, x2), y) for a model of several inputs"
+        instead = (
+            f"DataLoader({name}), which reads such examples" if items else "((x1, x2), y) for a model of several inputs"
+        )
         raise InputError(f"{name} is a {type(data).__name__} of {len(data)}: give (x, y), or {instead}")
     if isinstance(data, Mapping):
         refuse_splits(data, name)
@@ -173,7 +175,9 @@ def unlabelled_source(data: Any, name: str, first: int = 0) -> Source:
     if is_structure(data) and _has_arrays(data):
         return structured_source(data, name)
     if isinstance(data, tuple | list):
-        raise InputError(f"{name} is a {type(data).__name__} of {len(data)}: give x alone, as one array")
+        raise InputError(
+            f"{name} is a {type(data).__name__} of {len(data)}: give x alone, as one array: np.asarray makes one"
+        )
     if isinstance(data, np.ndarray | Tensor):
         return ArraySource(_checked_examples(_array(data, name), name, first))
     if is_stream(data):

@@ -173,7 +173,8 @@ def _check(module: DetectorModule, batch: Raw, answers: Any) -> None:
     (classes, scores, _, p_values), own = ([each.cpu() for each in several] for several in (answers, expected))
     near = 1e-4 * max(1.0, float(own[1].std(correction=0)))
     if not torch.allclose(scores, own[1], rtol=1e-4, atol=near):
-        raise InputError(f"the exported file scores otherwise, by up to {float((scores - own[1]).abs().max()):.2g}")
+        instead = "" if module.classifier.dtype == torch.float32 else ": give a detector of a model in float32"
+        raise InputError(f"the exported file scores otherwise, by up to {float((scores - own[1]).abs().max()):.2g}{instead}")
     distance = (own[1][:, None] - module.thresholds.cpu()[None, :]).abs()
     sure = (distance > near + 1e-4 * own[1].abs()[:, None]).all(1)
     if not torch.equal(classes[sure], own[0][sure]) or not torch.allclose(p_values, own[3], atol=0.02):
