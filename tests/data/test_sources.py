@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, get_worker_info
 
 from wildood.data import sources
 from wildood.data.sources import ArraySource, DatasetSource, Part, StructuredSource, for_process, from_process, read_ahead
@@ -311,6 +311,22 @@ def test_workers_do_not_draw_the_same_numbers():
     drawn = source.gather(torch.arange(40))[0][:, 0].tolist()
     assert len(set(drawn)) == 40
     assert source.gather(torch.arange(40))[0][:, 0].tolist() != drawn
+
+
+def test_workers_are_begun_as_those_of_the_loader():
+    class Opened(Items):
+        offset = 0.0
+
+        def __getitem__(self, index):
+            return torch.tensor([self.offset, float(index)])
+
+    def begin(number):
+        worker = get_worker_info()
+        assert (worker.id, worker.num_workers) == (number, 2)
+        worker.dataset.offset = 7.0
+
+    source = unlabelled_source(DataLoader(Opened(None, 6), num_workers=2, worker_init_fn=begin), "wild")
+    assert source.gather(torch.arange(6))[0].tolist() == [[7.0, float(index)] for index in range(6)]
 
 
 def test_batches_are_read_ahead_where_that_changes_nothing(tmp_path):

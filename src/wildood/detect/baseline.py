@@ -58,7 +58,7 @@ def best_start(
     its own way, so that wild acceptance does not tell which is better.
     """
     assert data.wild_aside is not None  # noqa: S101 - the caller has checked
-    same: dict[str, Any] = {"choose_device": lambda _: trained.device, "call": trained.call}
+    same: dict[str, Any] = {"choose_device": lambda _: trained.device, "call": trained.call, "is_known": True}
     default: Score = Ensemble()
     candidates: list[Score] = [EnergyScore(), MaxSoftmax(), Knn(), Mahalanobis(epsilon=0.0)]
     try:

@@ -33,7 +33,6 @@ from wildood.models.classifier import (
     Precision,
     check_spec,
     check_trainable,
-    chosen_device,
     copy_classifier,
     plain_name,
     with_features,
@@ -169,7 +168,7 @@ def fit(
     on_epoch = optional(check_callable)(on_epoch, "on_epoch", {})
     check_spec(input)
     call: Call = call_model if forward is None else check_callable(forward, "forward", model, {})
-    choose_device = training_device if device is None else partial(chosen_device, device)
+    choose_device = partial(training_device, device=device)
     check_fresh(fresh, method)
     if frozen:
         check_frozen(method, settings.schedule, settings.precision)
