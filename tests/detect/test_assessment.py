@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import wildood
+from wildood.data.validation import labelled_source
 from wildood.data.wild import as_wild
 from wildood.detect.assessment import Assessment, accuracy_lost, training_benefit, training_helped
 from wildood.detect.baseline import best_start
@@ -17,8 +18,11 @@ from wildood.detect.split import split_for_fit, split_wild
 from wildood.detect.storage import read_description
 from wildood.evaluate.selection import Comparison
 from wildood.evaluate.thresholds import tied_scores
+from wildood.methods.objective import CrossEntropyObjective
 from wildood.models.classifier import Classifier
+from wildood.models.small import MLP
 from wildood.scores.energy import EnergyScore
+from wildood.train.loop import Training
 
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
 
@@ -273,3 +277,41 @@ def test_whether_traffic_holds_unknowns_is_asked_even_of_a_holdout_that_is_not_l
     classifier = start.classifier, start.score
     found = [training_benefit(start._replace(like_labelled=each), classifier, parts, 0.05) for each in (False, True)]
     assert [each.nothing_unknown > 0.05 for each in found] == [True, True]
+
+
+@pytest.fixture(scope="module")
+def memorised():
+    """200 wild examples of 100 features that say nothing, and a wide network that learns most of them by heart."""
+    rng = np.random.default_rng(0)
+
+    def noisy(count, unknown=0):
+        x, y = rng.normal(size=(count, 100)).astype(np.float32), rng.integers(0, 3, count)
+        x[np.arange(count), y] += 6
+        x[:unknown, 99] += 4
+        return x, y
+
+    data = noisy(600), noisy(200, unknown=60)[0], noisy(1000)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = MLP(100, 3, hidden=(256,))
+        source = labelled_source(data[0], "labelled")
+        pretraining = wildood.Schedule(steps=60, batch=64, lr=0.02)
+        Training(CrossEntropyObjective(Classifier(model)), source, None, pretraining, seed=0).train()
+    schedule = wildood.Schedule(steps=150, batch=64, lr=0.1)
+    return wildood.fit(model, *data, schedule=schedule, keep="last", verbose=False), noisy(2000, unknown=600)[0]
+
+
+def test_a_network_that_learns_200_wild_examples_by_heart_is_found_out(memorised):
+    detector, traffic = memorised
+    found = detector.record["assessment"]
+    assert (found["aside"], found["trained_on"]) == (20, 180)
+    assert found["rejected_of_trained"] > found["rejected"] + 0.3
+    assert any("it has memorised some of it; expect the latter on new data" in text for text in detector.warnings)
+    assert np.mean(detector.predict(traffic) == wildood.UNKNOWN) == pytest.approx(found["rejected"], abs=0.15)
+
+
+@pytest.mark.parametrize(("labelled", "wild", "warned"), [(0.4, 0.45, True), (0.4, 0.2, False), (0.04, 0.45, False)])
+def test_a_holdout_that_is_easier_than_labelled_and_wild_data_is_warned_of(labelled, wild, warned):
+    found = Assessment(BETTER, False, "wild", 400, wild, 1e-9, rejected_of_labelled=labelled)
+    said = f"the threshold rejects 40 % of labelled and {100 * wild:.0f} % of the wild examples set aside: is the holdout"
+    assert [text.startswith(said) for text in found.warnings] == [True] * warned

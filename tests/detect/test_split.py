@@ -184,3 +184,24 @@ def test_few_wild_examples_that_choose_the_epoch_are_told_of(toy, trained, sched
     assert "only" not in caplog.text
     wildood.fit(trained(), toy.labelled, toy.wild[:8], toy.holdout, schedule=schedule, verbose=False)
     assert "only 4 wild examples choose the epoch" in caplog.text
+
+
+def test_wild_data_with_few_distinct_examples_is_told_of_and_copies_of_one_are_refused(toy, trained, schedule, caplog):
+    rows = np.repeat(toy.wild[-30:], 4, axis=0)
+    detector = wildood.fit(trained(), toy.labelled, rows, toy.holdout, schedule=schedule, verbose=False)
+    (warning,) = [text for text in detector.warnings if text.startswith("only 30 of 120 wild examples are distinct")]
+    assert [record.message for record in caplog.records].count(warning) == 1
+    with pytest.raises(wildood.InputError, match="the 120 wild examples are all equal: give traffic"):
+        wildood.fit(trained(), toy.labelled, np.repeat(rows[:1], 120, axis=0), toy.holdout, schedule=schedule)
+
+
+def test_a_class_that_only_the_holdout_has_is_told_of(toy, schedule):
+    x, y = toy.labelled
+    parts = split_for_fit((x[y > 0], y[y > 0]), toy.wild, toy.holdout, schedule, 0.05, None, "best", seed=0)
+    assert parts.missing_classes == (
+        "class 0 is in the holdout but not in labelled: training takes its examples for unknown"
+    )
+    without = toy.holdout[0][toy.holdout[1] < 2], toy.holdout[1][toy.holdout[1] < 2]
+    parts = split_for_fit((x[y > 0], y[y > 0]), toy.wild, without, schedule, 0.05, None, "best", seed=0)
+    first, second = parts.missing_classes.split("; ")
+    assert (first[:10], second[:10]) == ("class 2 is", "class 0 is")

@@ -94,7 +94,8 @@ def test_logits_are_found_in_a_dict_in_a_tuple_and_in_an_attribute():
 @pytest.mark.parametrize("shape", [(3,), (3, 1)])
 def test_one_logit_is_that_of_the_second_class(shape):
     z = torch.tensor([-1.0, 0.0, 2.0])
-    assert torch.equal(logits_of(z.reshape(shape)), torch.stack([torch.zeros(3), z], 1))
+    assert torch.equal(logits_of(z.reshape(shape)), torch.stack([-z / 2, z / 2], 1))
+    assert torch.equal(logits_of(z.reshape(shape)).logsumexp(1), logits_of(-z.reshape(shape)).logsumexp(1))
     assert torch.allclose(logits_of(z.reshape(shape)).softmax(1)[:, 1], torch.sigmoid(z))
 
 

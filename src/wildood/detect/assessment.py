@@ -24,8 +24,9 @@ START_SCORES = {
     "Knn": "KNN score",
     "Mahalanobis": "Mahalanobis score",
 }
-SAMPLE = 1000  # labelled and fresh examples, at most, that show how many of them the threshold rejects
+SAMPLE = 1000  # labelled, fresh and trained wild examples that show how many of them the threshold rejects
 UNLIKE_FRESH = 0.25  # of fresh examples rejected: more show that the holdout is not like them
+UNLIKE_BOTH = 0.25  # of labelled and of wild examples rejected: more of both show that the holdout is like neither
 UNLIKE_WILD = 0.5  # of wild examples rejected: more show that, or that most are unknown
 
 
@@ -63,6 +64,7 @@ class Assessment:
             share = f"{100 * self.rejected_of_labelled:.0f} %"
             return [f"the threshold rejects {share} of labelled: is the holdout scaled or preprocessed otherwise?"]
         every = (
+            self._holdout_unlike_both(),
             self._holdout_unlike_traffic(),
             self._no_benefit(),
             self._nothing_unknown(),
@@ -74,6 +76,13 @@ class Assessment:
     def record(self) -> dict[str, Any]:
         """JSON-ready data."""
         return {**asdict(self), "helped": self.helped, "warnings": self.warnings}
+
+    def _holdout_unlike_both(self) -> str:
+        """Where the threshold rejects much of labelled, which it should reject least, and of wild data."""
+        if self.examples != "wild" or min(self.rejected_of_labelled, self.rejected) <= UNLIKE_BOTH:
+            return ""
+        shares = f"{100 * self.rejected_of_labelled:.0f} % of labelled and {100 * self.rejected:.0f} % of the wild examples"
+        return f"the threshold rejects {shares} set aside: is the holdout easier than both, or scaled otherwise?"
 
     def _holdout_unlike_traffic(self) -> str:
         """Where the threshold, which the holdout set, rejects most of today's data."""
@@ -201,7 +210,7 @@ def assess(
 
     aside, by_ood, trained_on = data.wild_aside, "ood" in data.fingerprints, None
     if data.wild is not None and not start_kept and not by_ood:
-        trained_on = subsample(data.wild.whole(seed), len(aside), seed)
+        trained_on = subsample(data.wild.whole(seed), max(SAMPLE, len(aside)), seed)
     scores, classes = detector.score_and_classify(aside)
     return Assessment(
         benefit,

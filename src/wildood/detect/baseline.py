@@ -26,6 +26,7 @@ from wildood.train.distributed import broadcast
 
 CONFIDENCE = 0.95  # that a score beats the energy
 FIT_SAMPLE = 10_000  # labelled examples, at most, that a score is fitted on: more would make KNN slow and large
+OF_A_CLASS = 50  # but so many for each class, if there are as many: as many as the ensemble's KNN has neighbours
 
 
 class Baseline(NamedTuple):
@@ -66,7 +67,7 @@ def best_start(
     except InputError:  # a model without features
         start, _ = copy_classifier(model, data.labelled, trained.spec, None, uses_features=False, **same)
         candidates = [MaxSoftmax()]
-    known = subsample(data.labelled, FIT_SAMPLE, seed)
+    known = fit_sample(data.labelled, seed)
     labelled = StoredOutputs(start, known if start.tap is not None else subsample(known, 1, seed))
     fitted_on = labelled, ArraySource(np.arange(len(labelled.logits))[:, None], all_labels(known)[: len(labelled.logits)])
     aside = [StoredOutputs(start, data.selection)], [StoredOutputs(start, data.wild_aside)]
@@ -97,11 +98,23 @@ def best_start(
 
 def fitted_ensemble(tapped: Classifier, data: FitSplit, seed: int) -> Ensemble | None:
     """The `Ensemble` score of a trained classifier with features; None where it cannot be fitted."""
-    known, score = subsample(data.labelled, FIT_SAMPLE, seed), Ensemble()
+    known, score = fit_sample(data.labelled, seed), Ensemble()
     examples = ArraySource(np.arange(len(known))[:, None], all_labels(known))
     if not _is_fitted(score, StoredOutputs(tapped, known), examples, StoredOutputs(tapped, data.selection)):
         return None
     return score.to(tapped.device)
+
+
+def fit_sample(labelled: Source, seed: int) -> Source:
+    """The labelled examples that a score is fitted on; with many classes more, lest a class has a few of them.
+
+    >>> source = ArraySource(np.zeros((30_000, 1)), np.arange(30_000) % 400)
+    >>> len(fit_sample(source, seed=0)), len(fit_sample(ArraySource(source.examples, source.labels % 10), seed=0))
+    (20000, 10000)
+    """
+    if len(labelled) <= FIT_SAMPLE:
+        return labelled
+    return subsample(labelled, max(FIT_SAMPLE, OF_A_CLASS * len(np.unique(all_labels(labelled)))), seed)
 
 
 def _is_fitted(score: Score, labelled: "StoredOutputs", examples: Source, unseen: "StoredOutputs") -> bool:

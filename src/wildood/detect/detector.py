@@ -456,10 +456,15 @@ def _ties(scores: Scores, classes: Classes, promise: Promise) -> str:
     return ""
 
 
+WARNINGS = (
+    *("low_accuracy", "holdout_accuracy", "missing_classes", "repeated_wild", "temperature"),
+    *("accuracy_lost", "uniform", "ties", "not_by_class"),
+)  # keys of a record
+
+
 def warnings_of(record: Mapping[str, Any]) -> list[str]:
     """The warnings in a detector's record: of its assessment, and of what was found about its data, model and threshold."""
-    names = ("low_accuracy", "holdout_accuracy", "missing_classes", "accuracy_lost", "uniform", "ties", "not_by_class")
-    more = [record[name] for name in names if name in record]
+    more = [record[name] for name in WARNINGS if name in record]
     return [*record.get("assessment", {}).get("warnings", []), *more]
 
 

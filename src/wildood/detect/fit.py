@@ -22,6 +22,7 @@ from wildood.detect.frozen import check_frozen, freeze, put_back
 from wildood.detect.posthoc import choose_score, low_accuracy
 from wildood.detect.pretrain import check_augmentation, check_schedule, run_record
 from wildood.detect.split import FitSplit, check_fresh, check_seed, split_for_fit
+from wildood.detect.temperature import divide_logits
 from wildood.errors import InputError
 from wildood.evaluate.selection import Comparison
 from wildood.evaluate.thresholds import check_alpha, check_confidence
@@ -88,7 +89,7 @@ def fit(
 
     Args:
         model: any module that maps a batch to logits: a tensor, an output with `.logits` or ["logits"], or a tuple whose
-            first item they are. One logit z for each example means two classes with the logits (0, z).
+            first item they are. One logit z for each example means two classes with the logits (-z/2, z/2).
         labelled: ID examples with their classes: `(x, y)`, a dataset of pairs, a `DataLoader` (of which the dataset, the
             collate_fn and the workers are used), or the result of `open_images`. Here and everywhere, x is an array or a
             tensor, or a dict, tuple or list of them, also nested: the model is called as model(**x) or model(*x).
@@ -184,10 +185,11 @@ def fit(
             uses_wild=method.uses_wild, allow_duplicates=allow_duplicates, fresh=fresh,
             from_holdout=may_use_fresh(method),
         )  # fmt: skip
-        uses_features = method.uses_features or frozen
-        classifier, classes = copy_classifier(
-            model, data.labelled, input, features, uses_features=uses_features, choose_device=choose_device, call=call
-        )
+        copied = partial(
+            copy_classifier, source=data.labelled, spec=input, features=features, choose_device=choose_device, call=call,
+            uses_features=method.uses_features or frozen,
+        )  # fmt: skip
+        classifier, classes = copied(model)
         if not frozen:  # then the last layer is trained, whatever requires a gradient
             check_trainable(classifier)
         classifier.train_in(settings.precision)
@@ -196,7 +198,11 @@ def fit(
             check_labels(all_labels(part), "labelled" if holdout is None else "holdout", classes)
         if data.fresh is not None and has_labels(data.fresh):
             check_labels(all_labels(data.fresh), "fresh", classes)
-        record = _run_record(classifier, data, settings, classes_of(labelled), has_run_dir=run is not None)
+        notes: dict[str, str] = {}
+        if keep == "best" and may_use_fresh(method):
+            known = data.labelled, data.selection
+            model, classifier, notes = divide_logits(model, classifier, known, lambda divided: copied(divided)[0])
+        record = _run_record(classifier, data, settings, classes_of(labelled), has_run_dir=run is not None) | notes
         trained = _train(classifier, data, settings, record, run, callbacks, on_epoch, has_wild=wild is not None)
         deployed = _deploy(model, trained, settings)
         detector = Detector(
@@ -340,7 +346,7 @@ def _train(
     method, schedule, seed = settings.method, settings.schedule, settings.seed
     trained, inputs = freeze(classifier, data, schedule, seed) if settings.frozen else (classifier, data)
     start = measure_start(trained, inputs.labelled, seed, inputs.wild)
-    notes = {"missing_classes": data.missing_classes, "low_accuracy": ""}
+    notes = {"missing_classes": data.missing_classes, "repeated_wild": data.repeated_wild, "low_accuracy": ""}
     if method.uses_wild:
         notes["low_accuracy"] = low_accuracy(start.accuracy, "labelled")
         if notes["low_accuracy"]:
@@ -473,7 +479,8 @@ def _calibrate(detector: Detector, data: FitSplit, settings: _Settings, *, unsee
 def _report(detector: Detector, keep: Keep) -> None:
     """Log the warnings, the epoch that was kept, and the promise."""
     kept, assessment = detector.record["kept_epoch"], detector.record.get("assessment")
-    logged = {detector.record.get(name) for name in ("low_accuracy", "missing_classes", "ties", "not_by_class")}
+    names = ("low_accuracy", "missing_classes", "temperature", "ties", "not_by_class")
+    logged = {detector.record.get(name) for name in names}
     for warning in detector.warnings:
         if warning not in logged:
             logger.warning("%s", warning)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from wildood.data.fingerprint import TOLERATED, ExampleHashes, Overlap
 from wildood.data.images import Images
@@ -11,7 +12,7 @@ from wildood.data.inputs import Spec
 from wildood.data.sampling import generator, permutation, split
 from wildood.data.sources import ArraySource, Part, Source
 from wildood.data.validation import align_classes, labelled_and_holdout, labelled_source, unlabelled_source
-from wildood.data.wild import MOST_ASIDE, Wild, WildMixture, as_wild
+from wildood.data.wild import MOST_ASIDE, Wild, WildMixture, WildPool, as_wild
 from wildood.detect.detector import Example
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import confidence_text, examples_needed
@@ -40,7 +41,8 @@ class FitSplit(NamedTuple):
     unlabelled: dict[str, str]  # fingerprints without labels, where they differ
     caveat: str = ""  # of the promise
     fresh: Source | None = None  # ID examples as they come now: false alarms are measured on them, too
-    missing_classes: str = ""  # of the holdout, as a warning
+    missing_classes: str = ""  # of the holdout or of labelled, as a warning
+    repeated_wild: str = ""  # that few wild examples are distinct, as a warning
     may_train: bool = False  # whether `selection` is large enough that half of it may become `fresh`
 
     def with_fresh(self, seed: int) -> "FitSplit":
@@ -121,9 +123,11 @@ def split_for_fit(
             logger.warning("only %d wild examples choose the epoch, so it is left to chance: give more wild data", few)
     elif outliers is None and traffic is not None:
         aside = subsample(traffic.whole(seed), MOST_ASIDE, seed)
+    repeated_wild = _repeated(traffic.source) if isinstance(traffic, WildPool) and outliers is None else ""
     parts = FitSplit(
-        known, trained_on, aside, unseen, unseen, example, fingerprints, unlabelled, caveat, today, missing_classes
-    )
+        known, trained_on, aside, unseen, unseen, example, fingerprints, unlabelled, caveat, today, missing_classes,
+        repeated_wild,
+    )  # fmt: skip
     if keep == "best" and in_thirds:
         rest, third = split(len(unseen), 1 / 3, generator(seed, "holdout"))
         return parts._replace(selection=Part(unseen, rest), threshold=Part(unseen, third), may_train=True)
@@ -264,16 +268,41 @@ def _warn_of_shared(name: str, overlap: Overlap, other_name: str, other: Example
 
 
 def _missing_classes(labelled: Source, holdout: Source | None) -> str:
-    """Which classes of labelled the holdout has no example of."""
+    """Which classes of labelled the holdout has no example of, or labelled none of those of the holdout."""
     if not isinstance(labelled, ArraySource) or not isinstance(holdout, ArraySource):
         return ""
-    missing = np.setdiff1d(np.asarray(labelled.labels), np.asarray(holdout.labels))
+    names = labelled.classes if isinstance(labelled, Images) and labelled.classes else ()
+    first, second = np.asarray(labelled.labels), np.asarray(holdout.labels)
+    texts = []
+    if which := _listed(np.setdiff1d(first, second), names):
+        texts.append(f"{which} in labelled but not in the holdout: the promise is about data like the holdout")
+    if which := _listed(np.setdiff1d(second, first), names):
+        texts.append(f"{which} in the holdout but not in labelled: training takes its examples for unknown")
+    return "; ".join(texts)
+
+
+def _listed(missing: npt.NDArray[Any], names: Sequence[str]) -> str:
+    """Missing classes as the subject of a sentence."""
     if not len(missing):
         return ""
-    names = labelled.classes if isinstance(labelled, Images) and labelled.classes else ()
-    one = f"class {names[missing[0]] if names else missing[0]}"
-    which = f"{one} is" if len(missing) == 1 else f"{len(missing)} classes, such as {one}, are"
-    return f"{which} in labelled but not in the holdout: the promise is about data like the holdout"
+    one = f"class {names[missing[0]] if 0 <= missing[0] < len(names) else missing[0]}"
+    return f"{one} is" if len(missing) == 1 else f"{len(missing)} classes, such as {one}, are"
+
+
+def _repeated(wild: Source) -> str:
+    """That few wild examples are distinct: tests of whether training helped take them for independent.
+
+    Copies of one example, which would be on both sides of the split, are refused.
+    """
+    hashes = ExampleHashes(wild)
+    if not hashes.is_repeatable or 2 * hashes.distinct >= hashes.count:
+        return ""
+    if hashes.distinct == 1:
+        raise InputError(f"the {hashes.count} wild examples are all equal: give traffic as the classifier meets it")
+    return (
+        f"only {hashes.distinct} of {hashes.count} wild examples are distinct: whether training helped is less certain than "
+        "the numbers say, unless all were drawn independently"
+    )
 
 
 def _example_of_all(sources: Sources, spec: Spec | None) -> Example:

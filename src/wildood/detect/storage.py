@@ -112,6 +112,11 @@ class Record(TypedDict, total=False):
     examples: dict[str, str]
     chosen_by: str
     not_by_class: str
+    low_accuracy: str
+    holdout_accuracy: str
+    missing_classes: str
+    repeated_wild: str
+    temperature: str
     accuracy_lost: str
     uniform: str
     ties: str

@@ -153,15 +153,17 @@ def cpu_has_bf16() -> bool:
 def logits_of(output: Any) -> Tensor:
     """The logits in a model's output: a tensor, `.logits` as of Hugging Face models, ["logits"], or the first of a tuple.
 
-    One logit z for each example is that of the second of two classes: the logits are (0, z).
+    One logit z for each example is that of the second of two classes: the logits are (-z/2, z/2). So are (0, z) up to a
+    constant, but their energy would call the first class unknown: log(1 + e^z) is small for every example of it.
 
     >>> logits_of({"logits": torch.tensor([[0.0], [3.0]])})
-    tensor([[0., 0.],
-            [0., 3.]])
+    tensor([[-0.0000,  0.0000],
+            [-1.5000,  1.5000]])
     """
     logits = check_dense(_returned_logits(output), "the model's output").float()
     if logits.ndim == 1 or logits.shape[1:] == (1,):
-        logits = nn.functional.pad(logits.reshape(-1, 1), (1, 0))
+        half = logits.reshape(-1, 1) / 2
+        logits = torch.cat([-half, half], dim=1)
     return logits
 
 
@@ -257,7 +259,8 @@ def try_classifier(model: nn.Module, raw: Raw, spec: Spec | None, call: Call = c
                 f"the model returns the logits of {heads} heads: choose one, as forward=lambda model, x: model(x)[0] does, "
                 "and fit a detector for each"
             )
-        if bool(((logits >= 0) & (logits <= 1)).all()) and _ends_in_sigmoid(model, batch, call):
+        returned = _returned_logits(output)
+        if bool(((returned >= 0) & (returned <= 1)).all()) and _ends_in_sigmoid(model, batch, call):
             raise InputError(
                 "the model ends in a sigmoid: return what it is computed from, the logits; with several labels for each "
                 "example (multi-label), fit a detector for one label at a time: forward=lambda model, x: ...[:, 0], y[:, 0]"

@@ -52,20 +52,23 @@ class Moments:
 def moments_of(classifier: Classifier, some: Raw) -> Iterator[Moments | None]:
     """The moments at the layer that makes the logits, over the forward passes inside the block.
 
-    `some` raw examples are used to find the layer. The block gets None if no linear layer makes the logits.
+    `some` raw examples are used to find the layer. The block gets None if no linear layer makes the logits, or one of
+    more than `WIDEST` features.
     """
-    moments = _find_layer(classifier, some)
-    if moments is None:
+    found = logit_layer(classifier, some)
+    layer = None if found is None else classifier.model.get_submodule(found[0])
+    if found is None or not isinstance(layer, nn.Linear) or layer.in_features > WIDEST:
         yield None
         return
+    moments = Moments(layer, found[1])
     with moments.layer.register_forward_pre_hook(moments.add, with_kwargs=True):
         yield moments
 
 
-def _find_layer(classifier: Classifier, some: Raw) -> Moments | None:
-    """The last linear layer, if it makes the logits in its only call, has a weight of its own and few enough features.
+def logit_layer(classifier: Classifier, some: Raw) -> tuple[str, float] | None:
+    """The name of the last linear layer, if it makes the logits in its only call and has a weight of its own; and a scale.
 
-    The logits may be a multiple of its output, as in a classifier that was calibrated by a temperature.
+    The logits may be a multiple of its output, the scale, as in a classifier that was calibrated by a temperature.
     """
     model = classifier.model
     outputs: list[Tensor] = []
@@ -79,7 +82,7 @@ def _find_layer(classifier: Classifier, some: Raw) -> Moments | None:
         with layer.register_forward_hook(lambda _layer, _inputs, output: outputs.append(output.clone())):
             logits = logits_of(classifier.call(model, batch))
     output = outputs[-1]
-    if not isinstance(layer, nn.Linear) or layer.in_features > WIDEST or len(outputs) > 1:
+    if not isinstance(layer, nn.Linear) or len(outputs) > 1:
         return None
     uses = [each for _, each in model.named_parameters(remove_duplicate=False) if each is layer.weight]
     if output.shape != logits.shape or len(uses) != 1:
@@ -87,7 +90,7 @@ def _find_layer(classifier: Classifier, some: Raw) -> Moments | None:
     tolerance = max(1e-5, torch.finfo(output.dtype).eps)
     output, logits = output.cpu().double(), logits.cpu().double()
     scale = float((output * logits).sum() / output.square().sum()) if bool(output.any()) else 1.0
-    return Moments(layer, scale) if scale and torch.allclose(scale * output, logits, rtol=tolerance) else None
+    return (name, scale) if scale and torch.allclose(scale * output, logits, rtol=tolerance) else None
 
 
 def whitening_matrix(second_moment: Tensor, count: int, mean_square: float = MEAN_SQUARE) -> Tensor:
