@@ -61,7 +61,7 @@ def test_a_fit_on_two_processes_ends_with_one_detector_also_when_one_of_them_was
     assert process.returncode == 0, errors
     assert output.decode() == f"whole: {Promise(alpha=0.1, examples=50, unseen=True)}\n"
     assert errors.decode().count("epoch 1/14 ") == 1
-    assert errors.decode().count("BatchNorm normalises by each process's share of a batch") == 1
+    assert b"BatchNorm" not in errors  # it normalises by running statistics, which all processes share
     assert (place / "whole" / "report.html").exists()
     assert json.loads((place / "whole" / "detector.json").read_text())["record"]["processes"] == 2
 

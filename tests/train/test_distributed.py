@@ -97,10 +97,13 @@ def objective_of(*layers):
     return CrossEntropyObjective(Classifier(nn.Sequential(nn.Linear(2, 4), *layers)))
 
 
-@pytest.mark.parametrize(("layer", "lines"), [(nn.BatchNorm1d(4), 1), (FrozenBatchNorm(4), 0), (nn.ReLU(), 0)])
-def test_batch_norm_that_sees_a_share_of_a_batch_is_told_of_unless_it_is_frozen(caplog, monkeypatch, layer, lines):
+@pytest.mark.parametrize(
+    ("layer", "by_batch", "lines"),
+    [(nn.BatchNorm1d(4), True, 1), (nn.BatchNorm1d(4), False, 0), (FrozenBatchNorm(4), True, 0), (nn.ReLU(), True, 0)],
+)
+def test_batch_norm_that_sees_a_share_of_a_batch_is_told_of(caplog, monkeypatch, layer, by_batch, lines):
     monkeypatch.setattr(distributed, "this_process", lambda: Process(0, 2))
-    with caplog.at_level(logging.INFO, logger="wildood"), synchronised_batch_norm(objective_of(layer)):
+    with caplog.at_level(logging.INFO, logger="wildood"), synchronised_batch_norm(objective_of(layer), by_batch=by_batch):
         pass
     assert len(caplog.records) == lines
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wildood.data.sources import Source
-from wildood.data.structures import Raw, batch_length, concatenate, have_equal_shapes
+from wildood.data.structures import Raw, concatenate, have_equal_shapes
 from wildood.methods.schedule import Normalisation, Schedule
 from wildood.models.classifier import Classifier, Outputs
 from wildood.models.moments import Moments
-from wildood.models.normalisation import normalised_by_labelled
+from wildood.models.normalisation import running_statistics
 from wildood.scores.energy import EnergyScore
 from wildood.scores.score import Score
 
@@ -137,7 +137,7 @@ class Objective(nn.Module):
         score: what the finished detector will score with.
         duals: how its constraints are to be met; without constraints, the default says nothing.
         precondition: the layer that is trained in whitened coordinates, if any.
-        normalisation: the examples of a batch that BatchNorm normalises by, as `Schedule.normalisation` has it.
+        normalisation: what BatchNorm normalises by, as `Schedule.normalisation` has it.
         derived: settings of the method that were derived from the model, for the detector's record.
         warnings: settings that this model cannot have, one sentence each.
     """
@@ -150,7 +150,7 @@ class Objective(nn.Module):
         self.score = score
         self.duals = duals or Duals()
         self.precondition = precondition
-        self.normalisation: Normalisation = "labelled"
+        self.normalisation: Normalisation = "running"
         self.derived: dict[str, Any] = {}
         self.warnings: list[str] = []
 
@@ -194,28 +194,19 @@ class Objective(nn.Module):
     def outputs(self, batch: Batch) -> tuple[Outputs, Outputs]:
         """The outputs for the labelled and for the wild examples, from one forward pass.
 
-        Texts may be padded to different lengths: then there are two passes, and BatchNorm layers normalise the wild examples
-        by their running statistics.
+        Texts may be padded to different lengths: then there are two passes. Without wild examples, BatchNorm normalises by
+        the batch, as in any training.
         """
         count = len(batch.labels)
         if batch.wild is None:
             return self.classifier(batch.labelled), Outputs(batch.labels.new_empty(0, 0, dtype=torch.float32))
-        if not have_equal_shapes([batch.labelled, batch.wild]):
-            labelled = self.classifier(batch.labelled)
-            with self._normalised(0, batch_length(batch.wild)):
-                return labelled, self.classifier(batch.wild)
-        raw = concatenate([batch.labelled, batch.wild])
-        with self._normalised(count, batch_length(raw)):
-            logits, features = self.classifier(raw)
+        with nullcontext() if self.normalisation == "batch" else running_statistics(self.classifier):
+            if not have_equal_shapes([batch.labelled, batch.wild]):
+                return self.classifier(batch.labelled), self.classifier(batch.wild)
+            logits, features = self.classifier(concatenate([batch.labelled, batch.wild]))
         if features is None:
             return Outputs(logits[:count]), Outputs(logits[count:])
         return Outputs(logits[:count], features[:count]), Outputs(logits[count:], features[count:])
-
-    def _normalised(self, labelled: int, total: int) -> AbstractContextManager[None]:
-        """The block in which a batch that begins with so many labelled examples is normalised as the schedule says."""
-        if self.normalisation == "batch":
-            return nullcontext()
-        return normalised_by_labelled(self.classifier, labelled, total)
 
 
 class CrossEntropyObjective(Objective):

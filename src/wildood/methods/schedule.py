@@ -16,7 +16,7 @@ from wildood.settings import (
     quoted,
 )
 
-Normalisation = Literal["labelled", "batch"]
+Normalisation = Literal["running", "batch"]
 Decay = Literal["end", "cosine", "milestones"]
 LOOKS = tuple(int(25 * 2 ** (k / 2)) for k in range(80))  # the steps after which data set aside is looked at
 SHORTEST, LONGEST = 100, 3200  # steps of a training that ends by itself
@@ -56,8 +56,8 @@ class Schedule:
             "step", on the batch.
         epoch: what an epoch is: one pass over the "labelled" data, or over the "shortest" of the labelled data and the
             wild pools, as in the released code.
-        normalisation: what BatchNorm normalises by: the "labelled" examples of a batch, as the deployed network normalises
-            by ID data, or the whole "batch", as in the released code.
+        normalisation: what BatchNorm normalises by where a batch has wild examples: its "running" statistics of ID
+            data, which stay as they are; or the whole "batch", as in the released code.
 
     >>> Schedule().ends_itself, Schedule(steps=100).ends_itself
     (True, False)
@@ -83,7 +83,7 @@ class Schedule:
     weight_decay: float = 5e-4
     duals: Literal["epoch", "step"] = "step"
     epoch: Literal["labelled", "shortest"] = "labelled"
-    normalisation: Normalisation = "labelled"
+    normalisation: Normalisation = "running"
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:

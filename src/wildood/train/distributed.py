@@ -329,9 +329,9 @@ class ShardedPass:
 
 
 @contextmanager
-def synchronised_batch_norm(objective: Objective) -> Iterator[None]:
-    """Let BatchNorm normalise by the whole batch, which torch has for GPUs only; elsewhere, say what it does."""
-    if this_process().world == 1:
+def synchronised_batch_norm(objective: Objective, *, by_batch: bool) -> Iterator[None]:
+    """Let BatchNorm normalise `by_batch`, by the whole of it, which torch has for GPUs only; elsewhere, say what it does."""
+    if this_process().world == 1 or not by_batch:
         yield
         return
     on_gpu = objective.classifier.device.type == "cuda"

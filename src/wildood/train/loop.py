@@ -81,7 +81,9 @@ class Training:
     def train(self) -> list[Row]:
         """Run to the end of the schedule, from the last checkpoint if there is one; the history."""
         device = self.objective.classifier.device
-        with peer_failure_message(), seeded(self.seed, "model", device), synchronised_batch_norm(self.objective):
+        by_batch = self.wild is None or self.schedule.normalisation == "batch"
+        batch_norm = synchronised_batch_norm(self.objective, by_batch=by_batch)
+        with peer_failure_message(), seeded(self.seed, "model", device), batch_norm:
             self.strategy = strategy_for(self.objective, self.schedule, self.seed)
             self._call("on_train_begin")
             if not self.history:
