@@ -1,43 +1,10 @@
 """The store: what is recorded is read back, sampled uniformly, and consistent."""
 
 import numpy as np
-import pytest
 import torch
 
-from wildood.habitat.answers import Answers
-from wildood.habitat.store import Store
 
-
-class Clock:
-    def __init__(self, now=1_000_000.0):
-        self.now = now
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
-def store(tmp_path, clock):
-    return Store.create(tmp_path, clock=clock, window=100.0)
-
-
-def answers(count, first=0, **settings):
-    numbers = np.arange(first, first + count)
-    return Answers(
-        [f"r{n}" for n in numbers], "d0001", numbers / 10, numbers % 3, numbers % 2 == 0, numbers / 1000, **settings
-    )
-
-
-def vectors(count, first=0):
-    return torch.arange(first, first + count, dtype=torch.float32)[:, None].expand(-1, 2).clone()
-
-
-def test_what_was_recorded_is_read_back(store):
+def test_what_was_recorded_is_read_back(store, answers, vectors):
     assert store.append(answers(3), vectors(3)) == 3
     assert store.append(answers(2, 3), None) == 2
     rows = store.rows()
@@ -58,7 +25,7 @@ def test_what_was_recorded_is_read_back(store):
     assert store.check() == []
 
 
-def test_sampling(store):
+def test_sampling(store, answers, vectors):
     for first in range(0, 1000, 100):
         store.append(answers(100, first), vectors(100, first), sample=0.5, per_window=50)
     windows = store.windows()
@@ -73,7 +40,7 @@ def test_sampling(store):
     assert np.allclose(x / 10, rows.score)
 
 
-def test_budget_and_retention(store, clock):
+def test_budget_and_retention(store, clock, answers, vectors):
     for number in range(10):
         clock.now = 1e6 + 100 * number
         store.append(answers(100), torch.zeros(100, 1000))
@@ -87,7 +54,7 @@ def test_budget_and_retention(store, clock):
     assert store.check() == []
 
 
-def test_judged(store, clock):
+def test_judged(store, clock, answers, vectors):
     store.append(answers(10), vectors(10))
     store.judge(3, 2, "ann")
     store.judge(4, None, "ann")

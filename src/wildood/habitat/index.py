@@ -50,6 +50,10 @@ CREATE TABLE looks(number INTEGER PRIMARY KEY AUTOINCREMENT, time REAL, test TEX
 """
 
 
+class UnavailableError(InputError):
+    """The index cannot be used at the moment; the message says why."""
+
+
 class Index:
     """Connections to the index; each is made for one use, so that threads share nothing, and no error leaves one behind.
 
@@ -89,7 +93,7 @@ class Index:
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A connection in one transaction, while no other process writes; an error undoes all of it."""
         if self.readonly:
-            raise InputError(f"{self.path}: {_REASONS[sqlite3.SQLITE_READONLY]}")
+            raise UnavailableError(f"{self.path}: {_REASONS[sqlite3.SQLITE_READONLY]}")
         with self._connection("rw") as connection:
             connection.execute("BEGIN IMMEDIATE")
             yield connection
@@ -105,7 +109,7 @@ class Index:
             reason = _REASONS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
             if reason is None:
                 raise
-            raise InputError(f"{self.path}: {reason}") from error
+            raise UnavailableError(f"{self.path}: {reason}") from error
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         if mode == "ro":

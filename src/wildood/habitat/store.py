@@ -31,6 +31,7 @@ from wildood.settings import check_integer
 Result = TypeVar("Result")
 INDEX, TRAFFIC = "index.sqlite", "traffic"
 WINDOW = 3600.0  # seconds
+NO_ANSWERS = Answers([], "", [], [], [], [])
 _ATTEMPTS = 5  # at opening files, which another process may just have joined
 _ROW_COLUMNS = (
     "id, time, request, detector, score, class, known, p_value, priority, shard, shadow, shadow_score, shadow_known"
@@ -120,21 +121,23 @@ class Store:
             per_window: the most rows that are kept in a window; None: all.
             counts: how many answers there were in each window, by its start, if there were more than these.
         """
-        columns = _joined([answers.columns() for answers, _ in batches])
-        count = len(columns["time"])
+        columns = _joined([answers.columns() for answers, _ in batches] or [NO_ANSWERS.columns()])
         columns["time"][np.isnan(columns["time"])] = self.clock()
         missing = np.isnan(columns["priority"])
         columns["priority"][missing] = self._draws.random(int(missing.sum()))
         counts = self._counts(columns) if counts is None else counts
-        with self.index.reading() as index:
-            newest = index.execute("SELECT start, below FROM windows ORDER BY start DESC LIMIT 1").fetchone()
-        most = np.full(count, float(sample))
-        if newest is not None:  # what would be thrown away at once is not written
-            most[self.window_of(columns["time"]) <= newest["start"]] = min(sample, newest["below"])
-        kept = columns["priority"] < most
+        newest, below = self.newest()
+        most = np.where(self.window_of(columns["time"]) <= newest, min(sample, below), sample)
+        kept = columns["priority"] < most  # what would be thrown away at once is not written
         with self.drafts(_by_layout(batches, kept)) as files, self.index.writing() as index:
             columns = self._timed(index, columns, counts)
             return self._insert(index, {name: column[kept] for name, column in columns.items()}, files, per_window)
+
+    def newest(self) -> tuple[float, float]:
+        """The start of the newest window, and the priority below which it still takes answers."""
+        with self.index.reading() as index:
+            row = index.execute("SELECT start, below FROM windows ORDER BY start DESC LIMIT 1").fetchone()
+        return (-np.inf, 1.0) if row is None else (float(row["start"]), float(row["below"]))
 
     def _counts(self, columns: Mapping[str, npt.NDArray[Any]]) -> dict[float, Counts]:
         windows = self.window_of(columns["time"])
