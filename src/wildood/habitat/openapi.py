@@ -21,7 +21,6 @@ _REASONS: Final = {
     "503": "Too many requests wait, or the server stops: try again.",
 }
 _TEXT: Final = {"type": "string"}
-_NAME: Final = {"name": "name", "in": "path", "required": True, "description": "Of the model.", "schema": _TEXT}
 _OPT_OUT: Final = {
     "name": "X-Wildood-Collect",
     "in": "header",
@@ -45,20 +44,22 @@ _REQUEST_ID: Final = {
 def description(settings: "Serving", reader: ExampleReader, *, secured: bool) -> dict[str, Any]:
     """The description of what this server answers with the present detector."""
     everywhere = ["401", "403"] if secured or settings.hosts is not None else ["403"]
+    one = {"type": "string", "enum": [settings.name]}
+    name = {"name": "name", "in": "path", "required": True, "description": "Of the model.", "schema": one}
     body = [*everywhere, "400", "408", "413", "415", "500", "503"]
     paths: dict[str, dict[str, Any]] = {
         "/v2": {"get": _get("Name, version and extensions of the server", "ServerMetadata", everywhere)},
         "/v2/health/live": {"get": _health("Whether the server runs", ["403"])},
         "/v2/health/ready": {"get": _health("Whether the server takes requests", ["403", "503"])},
         "/v2/models/{name}": {
-            "parameters": [_NAME],
+            "parameters": [name],
             "get": _get("Inputs and outputs of the model", "ModelMetadata", [*everywhere, "404"]),
         },
         "/v2/models/{name}/ready": {
-            "parameters": [_NAME],
+            "parameters": [name],
             "get": _health("Whether the model takes requests", [*everywhere, "404", "503"]),
         },
-        "/v2/models/{name}/infer": {"parameters": [_NAME], "post": _infer(body)},
+        "/v2/models/{name}/infer": {"parameters": [name], "post": _infer(body)},
         "/predict": {"post": _predict(reader, body)},
         "/collect": {"post": _collect(body)},
         "/metrics": {"get": _text("Counters for Prometheus", everywhere)},
@@ -185,7 +186,7 @@ def _schemas(limits: Limits, inputs: int) -> dict[str, Any]:
         {"name": _TEXT, "shape": _list({"type": "integer", "minimum": 0}, minItems=1, maxItems=8), "datatype": datatype},
         {"data": _list({}), "parameters": _object({}, {"binary_data_size": {"type": "integer", "minimum": 0}})},
         closed=True,
-    )
+    ) | {"anyOf": [{"required": ["data"]}, {"required": ["parameters"]}]}
     wanted = _object(
         {"name": {"type": "string", "enum": ["class", "score", "p_value", "known"]}},
         {"parameters": _object({}, {"binary_data": flag})},
