@@ -83,7 +83,6 @@ class Metrics:
         self.queued = Histogram("wildood_queue_seconds", "From the queue to the model.", buckets=_SECONDS, **settings)
         self.batches = Histogram("wildood_batch_examples", "Examples of a batch.", buckets=_EXAMPLES, **settings)
         self.decisions = Counter("wildood_decisions", "Examples by decision.", ["detector", "decision"], **settings)
-        self.refused = Counter("wildood_refused", "Requests refused because the queue was full.", **settings)
         self.shadow = Counter("wildood_shadow_batches", "Batches for the challenger.", ["outcome"], **settings)
         self.failed_loads = Counter("wildood_failed_loads", "Detectors that could not be loaded.", **settings)
         self.waiting = Gauge("wildood_waiting_examples", "Examples that wait for the model.", **settings)
