@@ -19,7 +19,6 @@ from wildood.errors import InputError, printable
 from wildood.settings import check_callable, check_integer, check_number, quoted
 
 if TYPE_CHECKING:
-    from wildood.detect.detector import Detector
     from wildood.habitat.habitat import Habitat, Settings
     from wildood.habitat.server import Service, Serving
 
@@ -53,6 +52,8 @@ class ServeOptions:
         max_body: bytes of a request, as in 16MB.
         max_examples: of a request.
         max_pixels: of a picture.
+        ray: serve on a Ray cluster: its address, or local for one on this machine.
+        replicas: of the server, on Ray.
     """
 
     detector: Annotated[Path | None, tyro.conf.Positional, named("DETECTOR")] = None
@@ -75,6 +76,8 @@ class ServeOptions:
     max_body: Annotated[str, named("BYTES", None)] = "16MB"
     max_examples: Annotated[int, named("N", None)] = 256
     max_pixels: Annotated[int, named("N", None)] = 2**24
+    ray: Annotated[str | None, named("ADDRESS")] = None
+    replicas: Annotated[int, named("N", None)] = 2
 
 
 def run(words: Sequence[str]) -> None:
@@ -94,6 +97,11 @@ def run(words: Sequence[str]) -> None:
 
     warnings.simplefilter("error", Image.DecompressionBombWarning)
     warnings.filterwarnings("ignore", module=r"PIL\.")
+    if options.ray is not None:
+        from wildood.cli.serve_ray import serve_on_ray  # noqa: PLC0415 - of another extra
+
+        serve_on_ray(options)
+        return
     with _listener(options) as listener, verbose_logging(verbose=True):
         service = build_service(options)
         host, port = listener.getsockname()[:2]
@@ -103,9 +111,12 @@ def run(words: Sequence[str]) -> None:
         run_app(build_app(service), listener)
 
 
-def build_service(options: ServeOptions) -> "Service":
-    """The service that the options describe, with its detector loaded and warm."""
-    from wildood.cli.inputs import read_detector, read_model  # noqa: PLC0415 - slow to import
+def build_service(options: ServeOptions, current: Callable[[], str] | None = None) -> "Service":
+    """The service that the options describe, with its detector loaded and warm.
+
+    Without a habitat, `current` tells the directory of the detector that shall answer; by default that of the options.
+    """
+    from wildood.detect.storage import load, read_description  # noqa: PLC0415 - slow to import
     from wildood.habitat.champion import Follower  # noqa: PLC0415 - same
     from wildood.habitat.collecting import Collector  # noqa: PLC0415 - same
     from wildood.habitat.metrics import Metrics  # noqa: PLC0415 - same
@@ -115,20 +126,34 @@ def build_service(options: ServeOptions) -> "Service":
     serving, metrics = serving_of(options), Metrics()
     shared: dict[str, Any] = {"limits": serving.limits, "metrics": metrics, "batch": serving.batch}
     if options.habitat is None:
-        detector = read_detector(options)
-        return Service(Follower(lambda: str(options.detector), lambda _: detector, **shared), serving, metrics)
+        places: dict[str, str] = {}  # by what answers call the detector, which tells no path
+
+        def named_now() -> str:
+            place = str(options.detector) if current is None else current()
+            known = next((name for name, each in places.items() if each == place), None)
+            name = read_description(Path(place))["digest"][:12] if known is None else known
+            places[name] = place
+            return name
+
+        return Service(Follower(named_now, lambda name: load(places[name], model_of(options)), **shared), serving, metrics)
     habitat = open_habitat(options)
     settings = collecting_of(options, habitat.settings)
-
-    def load(detector: str) -> "Detector":
-        return habitat.detector(detector, model=None if options.model is None else read_model(options.model))
 
     def challenger() -> str | None:
         return habitat.challenger if settings.shadow > 0 else None
 
-    follower = Follower(lambda: habitat.champion, load, challenger, **shared)
+    follower = Follower(
+        lambda: habitat.champion, lambda each: habitat.detector(each, model_of(options)), challenger, **shared
+    )
     recorder = Recorder(habitat.store, settings, redact=None if settings.redact is None else read_function(settings.redact))
     return Service(follower, serving, metrics, Collector(recorder, metrics, shadow=settings.shadow))
+
+
+def model_of(options: ServeOptions) -> Any:
+    """The model of --model, if there is one."""
+    from wildood.cli.inputs import read_model  # noqa: PLC0415 - slow to import
+
+    return None if options.model is None else read_model(options.model)
 
 
 def open_habitat(options: Any) -> "Habitat":

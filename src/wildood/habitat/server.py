@@ -404,6 +404,7 @@ def run_app(app: ASGIApp, listener: socket.socket) -> None:
     """Serve an app on a listening socket until SIGTERM or Ctrl-C; requests that have begun are answered."""
     config = uvicorn.Config(
         app,
+        loop="asyncio",
         http="h11",  # which bounds the size of headers
         ws="none",
         lifespan="on",
