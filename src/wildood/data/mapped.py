@@ -18,7 +18,7 @@ from torch import Tensor
 
 from wildood.data.files import DamagedFileError, dump_tensors
 from wildood.data.sources import BLOCK_BYTES, Array, ArraySource, DatasetSource, Part, Source, StructuredSource
-from wildood.data.structures import Raw, concatenate, have_equal_shapes, map_structure, parts_of, tensors_of
+from wildood.data.structures import Raw, concatenate, have_equal_shapes, map_structure, parts_of, shape_text, tensors_of
 from wildood.errors import InputError
 
 SUFFIXES = (".npy", ".safetensors")
@@ -157,15 +157,16 @@ def _bytes_of_rows(tensor: Tensor) -> npt.NDArray[np.uint8]:
 
 
 def _padded(batches: list[Raw]) -> list[Raw]:
-    """Structured batches with their parts padded to the largest; others as they are."""
+    """Batches of the same parts; those of structures are padded to the largest."""
+    kinds = [[(name, part.is_floating_point()) for name, part in parts_of(batch)] for batch in batches]
+    if any(each != kinds[0] for each in kinds):
+        texts = " and ".join(sorted({shape_text(batch) for batch in batches})[:2])
+        raise InputError(f"examples have different parts or types ({texts}): give the same in every example")
     if have_equal_shapes(batches) or isinstance(batches[0], Tensor):
         return batches
-    names = [name for name, _ in parts_of(batches[0])]
-    if any([name for name, _ in parts_of(batch)] != names for batch in batches):
-        raise InputError("examples have different parts: collect them in separate habitats")
     shapes = [[part.shape[1:] for part in tensors_of(batch)] for batch in batches]
     if any(len({len(shape) for shape in same}) > 1 for same in zip(*shapes, strict=True)):
-        raise InputError("examples have parts of different numbers of axes: collect them in separate habitats")
+        raise InputError("examples have parts of different numbers of axes: give the same in every example")
     largest = [[max(sizes) for sizes in zip(*same, strict=True)] for same in zip(*shapes, strict=True)]
     padded = []
     for batch in batches:

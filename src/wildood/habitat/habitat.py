@@ -86,8 +86,15 @@ class Settings:
             flush_seconds=check_positive,
             flush_rows=check_count,
             queue=check_count,
+            redact=optional(_check_function),
             shadow=lambda value, name: check_number(value, name, share, least=0, most=1),
         )
+
+
+def _check_function(value: Any, name: str) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[\w.]+:\w+", value):
+        raise InputError(f"{name} is {quoted(value)}: give module:function")
+    return value
 
 
 class _File(TypedDict):
