@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+import wildood
 from wildood.habitat.answers import Answers
 from wildood.habitat.store import Store
+from wildood.models.small import MLP
 
 
 class Clock:
@@ -48,3 +50,13 @@ def vectors():
         return torch.arange(first, first + count, dtype=torch.float32)[:, None].repeat(1, 2)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def detector():
+    """A detector of points of the plane, with a promise."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = MLP(2, 3, hidden=(4,))
+    holdout = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
+    return wildood.posthoc(model, wildood.EnergyScore(), holdout=holdout, alpha=0.1)

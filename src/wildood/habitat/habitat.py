@@ -17,6 +17,7 @@ from wildood.data.schema import SchemaError, check, parse
 from wildood.detect.detector import Detector, check_detector
 from wildood.detect.storage import ModelOrBuilder, load, read_description
 from wildood.errors import DetectorFileError, InputError, as_utf8
+from wildood.habitat.parquet import export_traffic
 from wildood.habitat.store import INDEX, TRAFFIC, WINDOW, Store
 from wildood.models.features import Call
 from wildood.settings import (
@@ -85,8 +86,15 @@ class Settings:
             flush_seconds=check_positive,
             flush_rows=check_count,
             queue=check_count,
+            redact=optional(_check_function),
             shadow=lambda value, name: check_number(value, name, share, least=0, most=1),
         )
+
+
+def _check_function(value: Any, name: str) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[\w.]+:\w+", value):
+        raise InputError(f"{name} is {quoted(value)}: give module:function")
+    return value
 
 
 class _File(TypedDict):
@@ -297,6 +305,13 @@ class Habitat:
                 raise InputError(f"nothing says that {detector_id} is better than {champion}: compare them, or force it")
             forced = force and evidence is None and not is_former
             return _promote(index, detector_id, self.clock(), who, why, champion, forced=forced, evidence=evidence)
+
+    def export_traffic(self, path: str | Path, *, examples: bool = False) -> int:
+        """Write the traffic to a Parquet file; gives the number of its rows. It needs pyarrow.
+
+        With `examples`, each array of an example is a list of its numbers, and a list of its sizes in the column `*_shape`.
+        """
+        return export_traffic(self.store, path, examples=examples)
 
     def sweep(self) -> None:
         """Apply budget and retention to the traffic, and remove what killed processes left."""
