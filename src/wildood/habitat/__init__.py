@@ -1,1 +1,1 @@
-"""A directory in which a detector is served, its traffic collected, and its successor trained, compared and promoted."""
+"""A detector in service: its traffic is collected, and its successor trained, compared and promoted."""
