@@ -74,7 +74,7 @@ def test_a_finding_stands_however_the_traffic_goes_on():
 def test_no_look_is_no_evidence():
     evidence = SequentialTest.of(np.arange(100)).run([])
     assert (evidence.values, evidence.found) == ((), False)
-    assert str(evidence) == "no unknowns are found in 0 looks at 0 rows (evidence 1 of 40; error 5 % over all looks)"
+    assert str(evidence) == "no unknowns are found in 0 looks at 0 rows (evidence 1, needed 40; error 5 % over all looks)"
 
 
 def test_an_impossible_error_is_refused():

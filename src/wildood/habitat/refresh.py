@@ -21,6 +21,7 @@ from wildood.data.validation import classes_of, labelled_and_holdout, rows_of
 from wildood.detect.detector import Detector, Promise, warnings_of
 from wildood.detect.fit import fit
 from wildood.detect.split import TAIL, check_holdout_size, check_overlap, check_seed
+from wildood.detect.storage import read_description
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import examples_needed
 from wildood.habitat.answers import Judged
@@ -108,7 +109,7 @@ class HoldoutParts:
         >>> from wildood.data.sources import ArraySource
         >>> parts = HoldoutParts.of(ArraySource(np.arange(800.0)[:, None]))
         >>> len(parts.choice), len(parts.threshold), len(parts.comparison)
-        (405, 195, 200)
+        (387, 209, 204)
         """
         hashes = ExampleHashes(holdout)
         if hashes.is_repeatable and hashes.count == len(holdout):
@@ -152,8 +153,8 @@ class _Rows:
         """Those of a file; None where there is none that can be read."""
         try:
             with np.load(path, allow_pickle=False) as file:
-                arrays = [file[name].astype(np.int64) for name in ("wild", "judged", "classes")]
-                return cls(*arrays, file["parent"].tobytes().decode())
+                wild, judged, classes = (file[name].astype(np.int64) for name in ("wild", "judged", "classes"))
+                return cls(wild, judged, classes, file["parent"].tobytes().decode())
         except (OSError, ValueError, KeyError, EOFError):
             return None
 
@@ -203,11 +204,8 @@ def refresh(
     known, unseen = labelled_and_holdout(rows_of(labelled, spec, "labelled"), rows_of(holdout, spec, "holdout"))
     if unseen is None:
         raise InputError("a refresh needs holdout=(x, y) (--holdout) that no classifier was trained on")
-    if start is None and "method" in champion.record and (role := role_of(champion.record, unseen)):
-        raise InputError(
-            f"the holdout: these examples {role_text(role)} ({parent}), and some may have trained its classifier: give "
-            "others, or the classifier that it was trained from as start= (--weights)"
-        )
+    if start is None:
+        _refuse_leaks(habitat, parent, unseen)
     parts = HoldoutParts.of(unseen)
     check_holdout_size(len(parts.threshold), alpha, promise.confidence)
     directory = habitat.path / RUN
@@ -238,7 +236,9 @@ def refresh(
         detector.tokenizer = champion.tokenizer
         detector.record |= {name: champion.record[name] for name in ("text",) if name in champion.record}
         detector.record |= {"classes": list(names)} if names else {}
-        detector.record["habitat"] = {"parent": parent, "until": rows.until, "calibrated on": calibrated_on}
+        about = {"parent": parent, "until": rows.until, "wild": len(rows.wild), "calibrated on": calibrated_on}
+        about |= {"start": start is not None}
+        detector.record["habitat"] = about
         challenger = habitat.add(detector, parent=parent, trained_until=rows.until)
         shutil.rmtree(directory / "run", ignore_errors=True)
         (directory / FROZEN).unlink(missing_ok=True)
@@ -281,6 +281,26 @@ def recorded_schedule(champion: Detector, method: Method) -> Schedule:
     except (SchemaError, TypeError, InputError) as error:
         raise InputError(f"the champion's schedule cannot be read from its record ({error}): give schedule=") from error
     return schedule
+
+
+def _refuse_leaks(habitat: "Habitat", champion: str, holdout: Source) -> None:
+    """Refuse a holdout of which a part may have trained the champion's classifier, or one that it was trained from.
+
+    What a refresh was given as its holdout has been split by `HoldoutParts`, as it will be again. Elsewhere, `fit` may have
+    trained on any third of a holdout; a post-hoc score trains no classifier.
+    """
+    parents = {each.id: each.parent for each in habitat.detectors()}
+    ancestor: str | None = champion
+    while ancestor is not None:
+        record = read_description(habitat.directory(ancestor))["record"]
+        made_here: dict[str, Any] | None = record.get("habitat")  # type: ignore[assignment]
+        role = role_of(record, holdout) if "method" in record else ""
+        if role and (made_here is None or role not in {"holdout", "threshold"}):
+            raise InputError(
+                f"the holdout: these examples {role_text(role)} ({ancestor}), and some may have trained its classifier: "
+                "give others, or the classifier that it was trained from as start= (--weights)"
+            )
+        ancestor = None if made_here is None or made_here.get("start") else parents[ancestor]
 
 
 def _start_of(champion: Detector, start: nn.Module | None) -> nn.Module:

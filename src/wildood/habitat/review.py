@@ -112,6 +112,10 @@ def record_answers(habitat: "Habitat", detector: Detector, answers: Mapping[int,
     All are checked before the first is recorded. Gives how many were recorded.
     """
     classes = {number: class_number(detector, number, value) for number, value in answers.items()}
+    numbers = np.array(list(classes), dtype=np.int64)
+    new = numbers[~np.isin(numbers, habitat.store.judged().answer)]
+    if len(new):
+        habitat.store.source(new)  # refuses answers without an example
     for number, class_ in classes.items():
         habitat.store.judge(number, class_, who)
     return len(classes)

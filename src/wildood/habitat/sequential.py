@@ -15,6 +15,7 @@ from wildood.settings import check_number
 RATES = 32  # of each threshold's mixture
 FIRST = 2  # halvings of the holdout above the lowest threshold: a quarter of it
 ERROR = 0.05
+MOST_SHOWN = 1_000_000  # of the evidence
 
 
 class Block(NamedTuple):
@@ -54,7 +55,10 @@ class Evidence:
         looks = f"{len(self.values)} look{'' if len(self.values) == 1 else 's'} at {self.rows} rows"
         most = max(self.values, default=1.0)
         result = "unknowns are found" if self.found else "no unknowns are found"
-        return f"{result} in {looks} (evidence {most:.3g} of {self.needed:g}; error {100 * self.error:g} % over all looks)"
+        evidence = f"{most:.3g}" if most < MOST_SHOWN else f"above {MOST_SHOWN:,}"
+        return (
+            f"{result} in {looks} (evidence {evidence}, needed {self.needed:g}; error {100 * self.error:g} % over all looks)"
+        )
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ class SequentialTest:
     >>> test = SequentialTest.of(rng.normal(size=2000), error=0.05)
     >>> known = [test.count(rng.normal(size=500)) for day in range(30)]
     >>> print(test.run(known))
-    no unknowns are found in 30 looks at 15000 rows (evidence 0.518 of 40; error 5 % over all looks)
+    no unknowns are found in 30 looks at 15000 rows (evidence 0.518, needed 40; error 5 % over all looks)
     >>> mixed = [test.count(np.append(rng.normal(size=490), rng.normal(size=10) + 4)) for day in range(10)]
     >>> test.run(known + mixed).first
     31

@@ -1,6 +1,7 @@
 """How a habitat is: its traffic, the unknowns in it, what the promise rests on, and what to do next."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -31,7 +32,7 @@ DAY = 86400.0
 RECENT = 2000  # rows that the bound on the unknown share is computed from
 EVIDENCE = 1000  # judged known examples, at most, that are scored
 STALE = 90 * DAY  # known answers that are older say little
-ENOUGH_WILD = 500  # rows since the last training that make a refresh worth while
+ENOUGH_WILD = 500  # rows since the last training that make a refresh worth while, at least
 ENOUGH_LATER = 300  # later rows that make a comparison worth while
 
 
@@ -77,6 +78,7 @@ class Status(Summary):
         false_alarms: of the champion on judged known evidence; None if there is none.
         drift: whether known scores have changed; None if that cannot be tested.
         waiting: rows with examples since the champion's training.
+        enough: how many of these make a refresh worth while: as many as the champion was trained on.
         later: rows with examples that neither champion nor challenger has trained on.
         compared: the record of the last comparison of the two; None if there is none.
         next: what to do, in one line.
@@ -96,6 +98,7 @@ class Status(Summary):
     false_alarms: Share | None
     drift: KnownDrift | None
     waiting: int
+    enough: int
     later: int
     compared: dict[str, Any] | None
     next: str
@@ -168,6 +171,10 @@ def status(habitat: "Habitat", detector: Detector, *, error: float = ERROR) -> S
         false_alarms, known_scores = Share.of(decided.rejected, 0.95), decided.scores
     if holdout is not None:
         drift = known_drift(holdout, known_scores)
+    compared = None
+    if challenger is not None:
+        with store.index.reading() as index:
+            compared = latest_comparison(index, champion, challenger)
     found = Status(
         time=now,
         champion=champion,
@@ -183,8 +190,9 @@ def status(habitat: "Habitat", detector: Detector, *, error: float = ERROR) -> S
         false_alarms=false_alarms,
         drift=drift,
         waiting=waiting,
+        enough=max(ENOUGH_WILD, int(detector.record.get("habitat", {}).get("wild", 0))),
         later=later,
-        compared=None if challenger is None else latest_comparison(habitat, champion, challenger),
+        compared=compared,
         next="",
     )
     return replace(found, next=_next(found))
@@ -306,7 +314,11 @@ def _next(now: Status) -> str:
             return f"wait: {count_text(missing, 'more example')} of later traffic before {challenger} is compared"
         if compared is None or now.later >= 1.5 * compared.get("later", 0):
             return f"compare: {count_text(now.later, 'later example')} can judge {challenger}"
-    is_due = now.waiting >= ENOUGH_WILD and challenger is None
+        if now.found and now.later >= ENOUGH_WILD:
+            return f"refresh: {challenger} is not shown to be better, and {count_text(now.later, 'later example')} can train"
+        again = math.ceil(1.5 * compared.get("later", 0)) - now.later
+        return f"wait: {challenger} is not shown to be better; compare again after {count_text(again, 'more example')}"
+    is_due = now.waiting >= now.enough
     if drift is not None and drift.found:
         reason = "known scores have changed"
         return f"refresh: {reason}" if is_due else f"review: {reason}; label what is listed"
@@ -315,8 +327,7 @@ def _next(now: Status) -> str:
             return "review: unknowns are found; see what they are"
         if is_due:
             return f"refresh: unknowns are found, and {count_text(now.waiting, 'example')} are collected"
-        if challenger is None:
-            return "wait: unknowns are found; a refresh needs more traffic"
+        return f"wait: unknowns are found; a refresh needs {count_text(now.enough - now.waiting, 'more example')}"
     if not any(day.seen for day in now.days):
         return "nothing: there is no traffic yet"
     if judged.newest is None or now.time - judged.newest > STALE:
