@@ -1,4 +1,4 @@
-"""A habitat on the plane: three known heaps of points, an unknown one beyond them, and a clock that is set by hand."""
+"""A clock that tests set, a store of short windows, answers to record; and a habitat of points of the plane."""
 
 from dataclasses import dataclass, field
 
@@ -10,17 +10,18 @@ import torch.nn.functional as F
 import wildood
 from wildood.habitat.answers import Answers
 from wildood.habitat.habitat import Habitat, Settings
+from wildood.habitat.store import Store
 from wildood.models.small import MLP
 
-CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
 DAY = 86400.0
+CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
 
 
-@dataclass
 class Clock:
-    """A time that only moves when it is told to."""
+    """Tells the time that was set."""
 
-    now: float = 1000 * DAY + 3600
+    def __init__(self, now):
+        self.now = now
 
     def __call__(self):
         return self.now
@@ -29,9 +30,51 @@ class Clock:
         self.now += days * DAY
 
 
+@pytest.fixture
+def clock():
+    return Clock(1_000_000.0)
+
+
+@pytest.fixture
+def store(tmp_path, clock):
+    return Store.create(tmp_path / "store", clock=clock, window=100.0)
+
+
+@pytest.fixture(scope="session")
+def answers():
+    """A function that makes answers whose scores count on from a number."""
+
+    def make(count, first=0, **settings):
+        numbers = np.arange(first, first + count)
+        request = [f"r{number}" for number in numbers]
+        return Answers(request, "d0001", numbers / 10, numbers % 3, numbers % 2 == 0, numbers / 1000, **settings)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def vectors():
+    """A function that makes examples that are their own number, twice."""
+
+    def make(count, first=0):
+        return torch.arange(first, first + count, dtype=torch.float32)[:, None].repeat(1, 2)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def detector():
+    """A detector of points of the plane, with a promise."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = MLP(2, 3, hidden=(4,))
+    holdout = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
+    return wildood.posthoc(model, wildood.EnergyScore(), holdout=holdout, alpha=0.1)
+
+
 @dataclass
 class Plane:
-    """Draws points, and feeds them to habitats as a server would."""
+    """Draws points, known ones in three heaps and unknown ones beyond them, and feeds them to habitats as a server would."""
 
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
@@ -71,11 +114,6 @@ def plane():
     return Plane()
 
 
-@pytest.fixture
-def clock():
-    return Clock()
-
-
 @pytest.fixture(scope="session")
 def plane_model():
     """A classifier of the three heaps."""
@@ -100,5 +138,6 @@ def first_detector(plane_model):
 
 
 @pytest.fixture
-def habitat(tmp_path, first_detector, clock):
+def plane_habitat(tmp_path, first_detector, clock):
+    """A habitat whose champion misses half of the unknown points."""
     return Habitat.create(tmp_path / "h", first_detector, Settings(retain=None), clock=clock)

@@ -1,6 +1,7 @@
 """The loop of a habitat: status, review, refresh, compare, promote; what each may use, and what it refuses."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -20,8 +21,14 @@ from wildood.habitat.status import status
 from wildood.methods.woods import Woods
 from wildood.train import checkpoint
 
+DAY = 86400.0
 SHORT = wildood.Schedule(steps=40, batch=64)
 SETTINGS = {"schedule": SHORT, "verbose": False}
+
+
+@pytest.fixture
+def habitat(plane_habitat):
+    return plane_habitat
 
 
 def feed_days(plane, habitat, clock, days, count, share=0.0, shift=0.0):
@@ -234,8 +241,9 @@ def test_a_refresh_uses_what_it_may(habitat, plane, clock, known, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_killed_refresh_goes_on_with_the_same_rows(habitat, plane, clock, known, monkeypatch):
-    feed_days(plane, habitat, clock, 1, 400, share=0.2)
+def test_a_killed_refresh_goes_on_with_the_same_rows(habitat, plane, clock, known, monkeypatch, tmp_path):
+    feed_days(plane, habitat, clock, 2, 200, share=0.2)
+    shutil.copytree(habitat.path, tmp_path / "other")
     monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
     real = refreshing.fit
 
@@ -251,27 +259,26 @@ def test_a_killed_refresh_goes_on_with_the_same_rows(habitat, plane, clock, know
         habitat.refresh(**known, **SETTINGS)
     monkeypatch.setattr(refreshing, "fit", real)
     assert (habitat.path / "refresh" / "run" / "checkpoint.safetensors").exists()
-    feed_days(plane, habitat, clock, 1, 100)
-    plane.judge(habitat, [1, 2, 3])  # after the start: they change nothing
+    feed_days(plane, habitat, clock, 1, 100)  # what comes after the start changes nothing,
+    plane.judge(habitat, [201, 202, 203])
+    habitat.store.sweep(retain=1.5 * DAY)
+    assert habitat.store.rows().id.min() == 201  # nor what is removed
     assert habitat.refresh(**known, **SETTINGS).until == 400
-    resumed = habitat.detector("d0002")
-    with habitat.store.index.writing() as index:  # the same again, uninterrupted
-        index.execute("DELETE FROM detectors WHERE id = 'd0002'")
-        index.execute("DELETE FROM judgements")
-        index.execute("DELETE FROM answers WHERE id > 400")
-    habitat.refresh(**known, **SETTINGS)
+    uninterrupted = Habitat(tmp_path / "other", clock=clock)
+    uninterrupted.refresh(**known, **SETTINGS)
     x = plane.known(50)[0]
-    assert np.array_equal(habitat.detector(habitat.challenger).score(x), resumed.score(x))
+    assert np.array_equal(habitat.detector("d0002").score(x), uninterrupted.detector("d0002").score(x))
+    assert not any((habitat.path / "refresh").iterdir())
 
 
 def test_a_refresh_that_was_killed_after_its_challenger_was_added_is_not_made_twice(habitat, plane, clock, known):
     feed_days(plane, habitat, clock, 1, 300, share=0.2)
     frozen = refreshing._frozen_rows
     (habitat.path / "refresh").mkdir()
-    rows = frozen(habitat, "d0001", restart=False)
+    rows, _ = frozen(habitat, "d0001", restart=False)
     habitat.add(habitat.detector(), parent="d0001", trained_until=rows.until)
     feed_days(plane, habitat, clock, 1, 50)
-    assert frozen(habitat, "d0001", restart=False).until > rows.until
+    assert frozen(habitat, "d0001", restart=False)[0].until > rows.until
 
 
 def test_the_promise_of_a_challenger_rests_on_a_quarter_that_does_nothing_else(habitat, plane, clock, known):

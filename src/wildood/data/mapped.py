@@ -3,7 +3,7 @@
 import hashlib
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +17,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from wildood.data.files import DamagedFileError, dump_tensors
-from wildood.data.sources import BLOCK_BYTES, Array, ArraySource, Source, StructuredSource
-from wildood.data.structures import Raw, concatenate, have_equal_shapes, map_structure, parts_of, tensors_of
+from wildood.data.sources import BLOCK_BYTES, Array, ArraySource, DatasetSource, Part, Source, StructuredSource
+from wildood.data.structures import Raw, concatenate, have_equal_shapes, map_structure, parts_of, shape_text, tensors_of
 from wildood.errors import InputError
 
 SUFFIXES = (".npy", ".safetensors")
@@ -125,6 +125,11 @@ class MappedSource:
         label = "" if not labels or self.labels is None else ArraySource(self.labels).fingerprint()
         return hashlib.blake2b(f"{self._hash}{label}".encode(), digest_size=16).hexdigest() if label else self._hash
 
+    @property
+    def is_padded(self) -> bool:
+        """Whether examples have different sizes, so that an example depends on its batch."""
+        return len({layout_of(source.gather(torch.arange(1))[0]) for source in self.sources}) > 1
+
     @cached_property
     def _hash(self) -> str:
         """Over the rows one by one, so that it does not depend on their files."""
@@ -152,15 +157,16 @@ def _bytes_of_rows(tensor: Tensor) -> npt.NDArray[np.uint8]:
 
 
 def _padded(batches: list[Raw]) -> list[Raw]:
-    """Structured batches with their parts padded to the largest; others as they are."""
+    """Batches of the same parts; those of structures are padded to the largest."""
+    kinds = [[(name, part.is_floating_point()) for name, part in parts_of(batch)] for batch in batches]
+    if any(each != kinds[0] for each in kinds):
+        texts = " and ".join(sorted({shape_text(batch) for batch in batches})[:2])
+        raise InputError(f"examples have different parts or types ({texts}): give the same in every example")
     if have_equal_shapes(batches) or isinstance(batches[0], Tensor):
         return batches
-    names = [name for name, _ in parts_of(batches[0])]
-    if any([name for name, _ in parts_of(batch)] != names for batch in batches):
-        raise InputError("examples have different parts: collect them in separate habitats")
     shapes = [[part.shape[1:] for part in tensors_of(batch)] for batch in batches]
     if any(len({len(shape) for shape in same}) > 1 for same in zip(*shapes, strict=True)):
-        raise InputError("examples have parts of different numbers of axes: collect them in separate habitats")
+        raise InputError("examples have parts of different numbers of axes: give the same in every example")
     largest = [[max(sizes) for sizes in zip(*same, strict=True)] for same in zip(*shapes, strict=True)]
     padded = []
     for batch in batches:
@@ -172,3 +178,31 @@ def _padded(batches: list[Raw]) -> list[Raw]:
 def _pad(part: Tensor, sizes: list[int]) -> Tensor:
     missing = [size - own for size, own in zip(sizes, part.shape[1:], strict=True)]
     return F.pad(part, [width for each in reversed(missing) for width in (0, each)]) if any(missing) else part
+
+
+def read_ahead(sources: Sequence[Source]) -> bool:
+    """Whether a thread should read the next batch: data is on the disk, or workers read it.
+
+    Not where a dataset is read in this process: it may be bound to its thread, or draw from torch's generator. What workers
+    draw follows from that generator, too, so that items which differ at each reading are not read ahead.
+    """
+    whole = [undivided(source) for source in sources]
+    datasets = [source for source in whole if isinstance(source, DatasetSource)]
+    if any(not source.workers or not source.is_repeatable for source in datasets):
+        return False
+    return bool(datasets) or any(map(_is_mapped, whole))
+
+
+def undivided(source: Source) -> Source:
+    """What a part, or a part of a part, is taken from."""
+    while isinstance(source, Part):
+        source = source.source
+    return source
+
+
+def _is_mapped(source: Source) -> bool:
+    if isinstance(source, MappedSource):
+        return True
+    if isinstance(source, StructuredSource):
+        return any(_is_mapped(part) for _, part in parts_of(source.parts))
+    return isinstance(source, ArraySource) and isinstance(source.examples, np.memmap)

@@ -1,7 +1,7 @@
 """What is recorded of answers, and what is read back: columns of one length."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,6 +47,16 @@ class Answers:
 
     def __len__(self) -> int:
         return len(self.request)
+
+    def take(self, rows: Integers, **changes: Any) -> "Answers":
+        """Some of the answers, with changes.
+
+        >>> Answers(["a", "b"], "d0001", [0.5, 2.5], [0, 1], [True, False], [0.7, 0.01]).take(np.array([1])).request
+        ['b']
+        """
+        names = ("score", "class_", "known", "p_value", "time", "priority", "shadow_score", "shadow_known")
+        some = {name: np.asarray(getattr(self, name))[rows] for name in names if getattr(self, name) is not None}
+        return replace(self, **{"request": [self.request[row] for row in rows.tolist()], **some, **changes})
 
     def columns(self) -> dict[str, npt.NDArray[Any]]:
         """The columns as the index names them; `time` and `priority` are NaN where they are still to be filled in."""

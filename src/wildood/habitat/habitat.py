@@ -18,6 +18,7 @@ from wildood.detect.detector import Detector, check_detector
 from wildood.detect.storage import ModelOrBuilder, load, read_description
 from wildood.errors import DetectorFileError, InputError, as_utf8
 from wildood.habitat.comparison_log import latest_comparison
+from wildood.habitat.parquet import export_traffic
 from wildood.habitat.store import INDEX, TRAFFIC, WINDOW, Store
 from wildood.models.features import Call
 from wildood.settings import (
@@ -92,8 +93,15 @@ class Settings:
             flush_seconds=check_positive,
             flush_rows=check_count,
             queue=check_count,
+            redact=optional(_check_function),
             shadow=lambda value, name: check_number(value, name, share, least=0, most=1),
         )
+
+
+def _check_function(value: Any, name: str) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[\w.]+:\w+", value):
+        raise InputError(f"{name} is {quoted(value)}: give module:function")
+    return value
 
 
 class _File(TypedDict):
@@ -373,6 +381,13 @@ class Habitat:
         detector = self.detector(model=model, forward=forward)
         recorded = record_answers(self, detector, answers, who) if answers else 0
         return replace(review(self, detector, top=top), recorded=recorded)
+
+    def export_traffic(self, path: str | Path, *, examples: bool = False) -> int:
+        """Write the traffic to a Parquet file; gives the number of its rows. It needs pyarrow.
+
+        With `examples`, each array of an example is a list of its numbers, and a list of its sizes in the column `*_shape`.
+        """
+        return export_traffic(self.store, path, examples=examples)
 
     def sweep(self) -> None:
         """Apply budget and retention to the traffic, and remove what killed processes left."""

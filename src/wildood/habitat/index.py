@@ -24,6 +24,9 @@ _REASONS = {
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
     sqlite3.SQLITE_NOTADB: _DAMAGED,
 }
+_DENIED = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM}
+# The last is for a directory where not even the files of the log can be made beside the index.
+_READABLE = ("mode=rw", "mode=ro", "immutable=1")
 _TABLES = """
 CREATE TABLE answers(
     id INTEGER PRIMARY KEY AUTOINCREMENT, request TEXT, time REAL, window REAL, detector TEXT, score REAL, class INTEGER,
@@ -50,6 +53,10 @@ CREATE TABLE looks(number INTEGER PRIMARY KEY AUTOINCREMENT, time REAL, test TEX
 """
 
 
+class UnavailableError(InputError):
+    """The index cannot be used at the moment; the message says why."""
+
+
 class Index:
     """Connections to the index; each is made for one use, so that threads share nothing, and no error leaves one behind.
 
@@ -73,15 +80,15 @@ class Index:
     def create(cls, path: Path) -> "Index":
         """An empty index."""
         index = cls(path)
-        with index._connection("rwc") as connection:
+        with index._connection("mode=rwc") as connection:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.executescript(f"BEGIN; {_TABLES} COMMIT;")
         return index
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection whose statements all see one state of the index."""
-        with self._connection("ro" if self.readonly else "rw") as connection:
+        """A connection whose statements all see one state of the index; also of one that cannot be written to."""
+        with self._connection(*_READABLE[self.readonly :]) as connection:
             connection.execute("BEGIN")
             yield connection
 
@@ -89,40 +96,45 @@ class Index:
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A connection in one transaction, while no other process writes; an error undoes all of it."""
         if self.readonly:
-            raise InputError(f"{self.path}: {_REASONS[sqlite3.SQLITE_READONLY]}")
-        with self._connection("rw") as connection:
+            raise UnavailableError(f"{self.path}: {_REASONS[sqlite3.SQLITE_READONLY]}")
+        with self._connection("mode=rw") as connection:
             connection.execute("BEGIN IMMEDIATE")
             yield connection
             connection.execute("COMMIT")
 
     @contextmanager
-    def _connection(self, mode: str) -> Iterator[sqlite3.Connection]:
+    def _connection(self, *modes: str) -> Iterator[sqlite3.Connection]:
         try:
-            with closing(self._connect(mode)) as connection:
+            with closing(self._first(*modes)) as connection:
                 connection.row_factory = sqlite3.Row
                 yield connection
         except sqlite3.Error as error:
-            reason = _REASONS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+            reason = _REASONS.get(_code(error))
             if reason is None:
                 raise
-            raise InputError(f"{self.path}: {reason}") from error
+            raise UnavailableError(f"{self.path}: {reason}") from error
 
-    def _connect(self, mode: str) -> sqlite3.Connection:
-        if mode == "ro":
-            try:
-                return self._open("mode=ro")
-            except sqlite3.OperationalError:  # not even the files of the log can be made beside the index
-                return self._open("immutable=1")
-        connection = self._open(f"mode={mode}")
-        connection.execute("PRAGMA synchronous=FULL")
-        return connection
+    def _first(self, mode: str, *others: str) -> sqlite3.Connection:
+        """A connection in the first of some modes in which the index can be read."""
+        try:
+            return self._open(mode)
+        except sqlite3.Error as error:
+            if not others or _code(error) not in _DENIED:
+                raise
+        return self._first(*others)
 
-    def _open(self, how: str) -> sqlite3.Connection:
-        address = f"{self.path.absolute().as_uri()}?{how}"
+    def _open(self, mode: str) -> sqlite3.Connection:
+        address = f"{self.path.absolute().as_uri()}?{mode}"
         connection = sqlite3.connect(address, timeout=self.patience, isolation_level=None, uri=True)
         try:
+            connection.execute("PRAGMA synchronous=FULL")
             connection.execute("PRAGMA schema_version").fetchone()  # reads the file
         except sqlite3.Error:
             connection.close()
             raise
         return connection
+
+
+def _code(error: sqlite3.Error) -> int:
+    """The primary code of an error."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF

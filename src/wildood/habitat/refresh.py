@@ -1,6 +1,5 @@
 """A challenger: `fit` on what the habitat has collected, with the champion's model, method and schedule."""
 
-import io
 import shutil
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from wildood.data.files import locked, write_atomically
+from wildood.data.files import DAMAGED_ARRAY, locked, write_array_file
 from wildood.data.fingerprint import ExampleHashes, role_of, role_text
 from wildood.data.mapped import MappedSource
 from wildood.data.sampling import generator, permutation
@@ -26,6 +25,7 @@ from wildood.errors import InputError
 from wildood.evaluate.thresholds import examples_needed
 from wildood.habitat.answers import Judged
 from wildood.habitat.judged import is_evidence, is_random, known_drift, known_evidence, known_part
+from wildood.habitat.snapshot import open_snapshot, take_snapshot
 from wildood.habitat.summary import Summary, count_text
 from wildood.methods.objective import Method
 from wildood.methods.schedule import Schedule
@@ -36,7 +36,7 @@ from wildood.train.progress import logger, verbose_logging
 if TYPE_CHECKING:
     from wildood.habitat.habitat import Habitat
 
-RUN, FROZEN = "refresh", "frozen.npz"
+RUN, FROZEN, TRAFFIC = "refresh", "frozen.npz", "traffic"
 Integers = npt.NDArray[np.int64]
 
 
@@ -144,9 +144,8 @@ class _Rows:
 
     def write(self, path: Path) -> None:
         """Write them to a file."""
-        content, parent = io.BytesIO(), np.frombuffer(self.parent.encode(), np.uint8)
-        np.savez(content, wild=self.wild, judged=self.judged, classes=self.classes, parent=parent)
-        write_atomically(path, content.getvalue())
+        parent = np.frombuffer(self.parent.encode(), np.uint8)
+        write_array_file(path, wild=self.wild, judged=self.judged, classes=self.classes, parent=parent)
 
     @classmethod
     def read(cls, path: Path) -> "_Rows | None":
@@ -155,7 +154,7 @@ class _Rows:
             with np.load(path, allow_pickle=False) as file:
                 wild, judged, classes = (file[name].astype(np.int64) for name in ("wild", "judged", "classes"))
                 return cls(wild, judged, classes, file["parent"].tobytes().decode())
-        except (OSError, ValueError, KeyError, EOFError):
+        except (FileNotFoundError, *DAMAGED_ARRAY):
             return None
 
 
@@ -213,7 +212,7 @@ def refresh(
     with verbose_logging(verbose=verbose), locked(directory) as mine:
         if not mine:
             raise InputError(f"another process refreshes {habitat.path}: wait for it")
-        rows = _frozen_rows(habitat, parent, restart=restart)
+        rows, wild = _frozen_rows(habitat, parent, restart=restart)
         judged = _as_frozen(habitat.store.judged(), rows)
         fresh_mask = is_random(judged.answer) & ~is_evidence(judged.answer)
         fresh = known_part(judged, fresh_mask)
@@ -221,7 +220,6 @@ def refresh(
             fresh, fresh_mask = None, np.zeros_like(fresh_mask)
         more = known_part(judged, ~fresh_mask & ~is_evidence(judged.answer))
         together = known if more is None else _concatenated(known, more)
-        wild = habitat.store.source(rows.wild)
         others: dict[str, list[Source]] = {"labelled": [together], "wild": [wild], "fresh": [] if fresh is None else [fresh]}
         caveat = check_overlap(unseen, others, allow_duplicates=allow_duplicates)
         detector = fit(
@@ -240,8 +238,7 @@ def refresh(
         about |= {"start": start is not None}
         detector.record["habitat"] = about
         challenger = habitat.add(detector, parent=parent, trained_until=rows.until)
-        shutil.rmtree(directory / "run", ignore_errors=True)
-        (directory / FROZEN).unlink(missing_ok=True)
+        _clear(directory)
     return Refresh(
         challenger=challenger,
         champion=parent,
@@ -320,32 +317,31 @@ def _features(champion: Detector) -> str | None:
     return None if tap is None or tap.side == "input" else tap.layer
 
 
-def _frozen_rows(habitat: "Habitat", parent: str, *, restart: bool) -> _Rows:
-    """The rows of an unfinished refresh, or those of now, which are frozen."""
+def _frozen_rows(habitat: "Habitat", parent: str, *, restart: bool) -> tuple[_Rows, MappedSource]:
+    """The rows of an unfinished refresh, or those of now, which are frozen; with the examples of the traffic."""
     place = habitat.path / RUN
     rows = None if restart else _Rows.read(place / FROZEN)
-    if rows is not None:
-        present = habitat.store.rows(until=rows.until, with_examples=True).id
-        is_whole, is_done = np.isin(rows.wild, present).all(), _is_done(habitat, rows)
-        if rows.parent == parent and is_whole and not is_done:
+    if rows is not None and not _is_done(habitat, rows):
+        if rows.parent == parent:
             logger.info("going on with the refresh of %s rows up to answer %d", f"{len(rows.wild):,}", rows.until)
-            return rows
-        if not is_done:
-            logger.info("the unfinished refresh cannot go on: %s", _reason(rows, parent, is_whole=bool(is_whole)))
-    shutil.rmtree(place / "run", ignore_errors=True)
+            return rows, open_snapshot(place / TRAFFIC)[1]
+        logger.info("the unfinished refresh cannot go on: %s is the champion now, not %s", parent, rows.parent)
+    _clear(place)
     judged, present = habitat.store.judged(), habitat.store.rows(with_examples=True).id
     is_known = np.isin(present, judged.answer[judged.class_ >= 0])
     rows = _Rows(present[~is_known & ~is_evidence(present)], judged.answer, judged.class_, parent)
     if not len(rows.wild):
         raise InputError(f"{habitat.path} has no traffic with examples to train on: serve with collect='full' first")
-    rows.write(place / FROZEN)
-    return rows
+    wild = take_snapshot(habitat.store, rows.wild, place / TRAFFIC)
+    rows.write(place / FROZEN)  # last: it says that the snapshot is whole
+    return rows, wild
 
 
-def _reason(rows: _Rows, parent: str, *, is_whole: bool) -> str:
-    if rows.parent != parent:
-        return f"{parent} is the champion now, not {rows.parent}"
-    return "some of its rows were removed by budget or retention" if not is_whole else ""
+def _clear(place: Path) -> None:
+    """Remove an unfinished refresh, or what a finished one left."""
+    (place / FROZEN).unlink(missing_ok=True)  # first: without it, nothing goes on
+    for name in ("run", TRAFFIC):
+        shutil.rmtree(place / name, ignore_errors=True)
 
 
 def _is_done(habitat: "Habitat", rows: _Rows) -> bool:

@@ -21,7 +21,7 @@ from torch import Tensor
 from wildood.data.files import digest, drafted, sync_directory
 from wildood.data.mapped import MappedSource, examples_file, layout_of, open_examples
 from wildood.data.sources import native
-from wildood.data.structures import Raw, batch_length, concatenate, map_structure
+from wildood.data.structures import Raw, batch_length, concatenate, map_structure, tensors_of
 from wildood.errors import InputError, as_utf8
 from wildood.habitat.answers import Answers, Counts, Floats, Integers, Judged, Rows, Windows
 from wildood.habitat.index import Index
@@ -31,6 +31,7 @@ from wildood.settings import check_integer
 Result = TypeVar("Result")
 INDEX, TRAFFIC = "index.sqlite", "traffic"
 WINDOW = 3600.0  # seconds
+NO_ANSWERS = Answers([], "", [], [], [], [])
 _ATTEMPTS = 5  # at opening files, which another process may just have joined
 _ROW_COLUMNS = (
     "id, time, request, detector, score, class, known, p_value, priority, shard, shadow, shadow_score, shadow_known"
@@ -120,21 +121,23 @@ class Store:
             per_window: the most rows that are kept in a window; None: all.
             counts: how many answers there were in each window, by its start, if there were more than these.
         """
-        columns = _joined([answers.columns() for answers, _ in batches])
-        count = len(columns["time"])
+        columns = _joined([answers.columns() for answers, _ in batches] or [NO_ANSWERS.columns()])
         columns["time"][np.isnan(columns["time"])] = self.clock()
         missing = np.isnan(columns["priority"])
         columns["priority"][missing] = self._draws.random(int(missing.sum()))
         counts = self._counts(columns) if counts is None else counts
-        with self.index.reading() as index:
-            newest = index.execute("SELECT start, below FROM windows ORDER BY start DESC LIMIT 1").fetchone()
-        most = np.full(count, float(sample))
-        if newest is not None:  # what would be thrown away at once is not written
-            most[self.window_of(columns["time"]) <= newest["start"]] = min(sample, newest["below"])
-        kept = columns["priority"] < most
+        newest, below = self.newest()
+        most = np.where(self.window_of(columns["time"]) <= newest, min(sample, below), sample)
+        kept = columns["priority"] < most  # what would be thrown away at once is not written
         with self.drafts(_by_layout(batches, kept)) as files, self.index.writing() as index:
             columns = self._timed(index, columns, counts)
             return self._insert(index, {name: column[kept] for name, column in columns.items()}, files, per_window)
+
+    def newest(self) -> tuple[float, float]:
+        """The start of the newest window, and the priority below which it still takes answers."""
+        with self.index.reading() as index:
+            row = index.execute("SELECT start, below FROM windows ORDER BY start DESC LIMIT 1").fetchone()
+        return (-np.inf, 1.0) if row is None else (float(row["start"]), float(row["below"]))
 
     def _counts(self, columns: Mapping[str, npt.NDArray[Any]]) -> dict[float, Counts]:
         windows = self.window_of(columns["time"])
@@ -263,12 +266,13 @@ class Store:
 
     def source(self, ids: npt.ArrayLike) -> MappedSource:
         """The examples of these answers in this order, as `fit` reads them; they are read from the disk when needed."""
+        return self.again(lambda: self.open(self.places(ids)))
+
+    def places(self, ids: npt.ArrayLike) -> list[tuple[str, int]]:
+        """The file of each answer's example, and its row there. Another process may join files at any time."""
         asked = np.asarray(ids, np.int64)
         if not asked.size:
             raise InputError("no answers are named: give the ids of some that have an example")
-        return self._again(lambda: self._source(asked))
-
-    def _source(self, asked: Integers) -> MappedSource:
         query = "SELECT id, shard, row FROM answers WHERE id BETWEEN ? AND ? AND shard IS NOT NULL"
         with self.index.reading() as index:
             found = index.execute(query, (int(asked.min()), int(asked.max()))).fetchall()
@@ -279,7 +283,7 @@ class Store:
                 f"{len(gone):,} of {len(asked):,} answers have no example, such as answer {gone[0]}: it was removed, or "
                 "recorded without: give ids of rows(with_examples=True)"
             )
-        return self.open([place[number] for number in asked.tolist()])
+        return [place[number] for number in asked.tolist()]
 
     def open(self, places: Sequence[tuple[str, int]], labels: Integers | None = None) -> MappedSource:
         """The examples at these rows of files."""
@@ -289,7 +293,7 @@ class Store:
         sources = tuple(open_examples(self.traffic / name) for name in names)
         return MappedSource(sources, which, np.array([row for _, row in places], np.int64), labels)
 
-    def _again(self, read: Callable[[], Result]) -> Result:
+    def again(self, read: Callable[[], Result]) -> Result:
         """What a function reads, which is called again if another process joins the files meanwhile."""
         for _ in range(_ATTEMPTS):
             try:
@@ -328,7 +332,7 @@ class Store:
 
     def judged(self) -> Judged:
         """All judgements in the order of their answers, with the examples."""
-        return self._again(self._judged)
+        return self.again(self._judged)
 
     def _judged(self) -> Judged:
         with self.index.reading() as index:
@@ -371,6 +375,8 @@ def _by_layout(batches: Sequence[tuple[Answers, Raw | None]], kept: npt.NDArray[
         if examples is None or not kept[own].any():
             continue
         raw: Raw = map_structure(_tensor, examples)
+        if any(part.is_floating_point() and not torch.isfinite(part).all() for part in tensors_of(raw)):
+            raise InputError("an example holds NaN or infinity: refuse such examples")
         if batch_length(raw) != len(answers):
             raise InputError(f"there are {len(answers)} answers with {batch_length(raw)} examples: give one for each")
         chosen = torch.from_numpy(np.flatnonzero(kept[own]))

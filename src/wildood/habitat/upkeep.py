@@ -110,6 +110,8 @@ def _join(store: "Store", files: Sequence[_File]) -> None:
 def _rewrite(store: "Store", files: Sequence[_File]) -> None:
     table = "judgements" if files[0].judged else "answers"
     key = _TABLES[table]
+    if len(files) == 1 and files[0].alive == files[0].rows:
+        return
     query = f"SELECT {key} AS id, shard, row FROM {table} WHERE shard IN ({', '.join('?' * len(files))}) ORDER BY id"  # noqa: S608
     with store.index.reading() as index:
         named = index.execute(query, [file.name for file in files]).fetchall()
