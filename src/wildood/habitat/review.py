@@ -89,9 +89,10 @@ def review(habitat: "Habitat", detector: Detector, *, top: int = TOP) -> Review:
     """
     top = check_integer(top, "top", "a number of examples to show, at least 1")
     champion = habitat.champion
-    rows = habitat.store.rows(detector=champion, with_examples=True)
-    judged = habitat.store.judged().answer
-    waiting = np.flatnonzero(~np.isin(rows.id, judged))[-LOOKED_AT:]
+    with habitat.store.index.reading() as index:
+        last = index.execute("SELECT max(id) FROM answers WHERE detector = ?", (champion,)).fetchone()[0] or 0
+    rows = habitat.store.rows(after=last - LOOKED_AT, detector=champion, with_examples=True)
+    waiting = np.flatnonzero(~np.isin(rows.id, habitat.store.judged().answer))
     in_sample = is_random(rows.id[waiting])
     random, others = waiting[in_sample][::-1], waiting[~in_sample]
     picked: list[tuple[int, str]] = []
