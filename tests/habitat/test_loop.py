@@ -95,6 +95,15 @@ def test_closed_days_outlive_their_rows(habitat, plane, clock):
     assert [day.bound for day in after.days] == [day.bound for day in before.days]
 
 
+def test_rows_that_their_window_may_still_exchange_are_not_looked_at(habitat, plane, clock):
+    feed_days(plane, habitat, clock, 1, 60)
+    clock.pass_days()
+    plane.feed(habitat, *plane.traffic(60), per_window=50)
+    assert habitat.status().looks.rows == 60
+    clock.pass_days(0.05)  # the window has ended
+    assert habitat.status().looks.rows == 110
+
+
 def test_a_read_only_habitat_has_a_status(habitat, plane, clock):
     feed_days(plane, habitat, clock, 2, 100)
     looked = Habitat(habitat.path, clock=clock, readonly=True).status()
@@ -118,6 +127,18 @@ def test_results_are_json_and_html(habitat, plane, clock):
         assert json.loads(json.dumps(result.to_dict()))["summary"] == result.summary
         assert "<table" in result._repr_html_()
         assert str(result) == repr(result)
+
+
+def test_a_score_that_is_not_finite_is_none_in_json(habitat, plane, first_detector):
+    x, _ = plane.traffic(3)
+    answers = Answers([""] * 3, "d0001", [np.inf, np.nan, 1.0], [0, 1, 2], [False, False, True], np.full(3, 0.5))
+    habitat.store.append(answers, torch.from_numpy(x))
+    listed = habitat.review().to_dict()
+    scores = {item["answer"]: item["score"] for item in [*listed["random"], *listed["chosen"]]}
+    assert scores == {1: None, 2: None, 3: 1.0}
+    now = habitat.status()
+    assert now.looks.rows == 3
+    assert now.recent.wild == 3
 
 
 # -- review
@@ -363,6 +384,48 @@ def test_method_and_schedule_come_from_the_record(plane, plane_model, known):
 
 def test_a_champion_that_was_not_trained_is_refreshed_by_woods(first_detector):
     assert recorded_method(first_detector) == Woods()
+
+
+class Sentences(torch.nn.Module):
+    """Two classes of sequences, by the mean of what their tokens are embedded as."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = torch.nn.Embedding(30, 4), torch.nn.Linear(4, 2)
+        with torch.no_grad():
+            self.embedding.weight.normal_(generator=torch.Generator().manual_seed(0))
+
+    def forward(self, ids, mask):
+        return self.head((self.embedding(ids) * mask[..., None]).sum(1) / mask.sum(1, keepdim=True))
+
+
+def test_structured_examples_go_round_the_loop(tmp_path, clock):
+    rng, truth = np.random.default_rng(0), {}
+
+    def sentences(count):
+        y = rng.integers(0, 2, count)
+        return {"ids": rng.integers(0, 15, (count, 6)) + 15 * y[:, None], "mask": np.ones((count, 6), "float32")}, y
+
+    def feed(count):
+        (x, y), detector = sentences(count), habitat.detector(model=Sentences)
+        scores, classes = detector.score_and_classify(x)
+        known = detector.accepts(scores, classes)
+        truth.update(enumerate(y.tolist(), int(habitat.store.rows().id.max(initial=0)) + 1))
+        answers = Answers([""] * count, "d0001", scores, classes, known, np.full(count, 0.5))
+        habitat.store.append(answers, {name: torch.from_numpy(part) for name, part in x.items()})
+
+    holdout = sentences(300)
+    first = wildood.posthoc(Sentences(), wildood.EnergyScore(), holdout=sentences(200))
+    habitat = Habitat.create(tmp_path / "h", first, clock=clock)
+    feed(200)
+    items = habitat.review(model=Sentences, top=8).items
+    habitat.review({item.answer: truth[item.answer] for item in items}, who="ann", model=Sentences)
+    made = habitat.refresh(sentences(100), holdout, model=Sentences, **SETTINGS)
+    evidence = int(is_evidence([item.answer for item in items]).sum())
+    assert (made.challenger, made.labelled) == ("d0002", 8 - evidence)
+    feed(120)
+    compared = habitat.compare(holdout, model=Sentences)
+    assert (compared.later, compared.evidence, compared.result is None) == (120, evidence, False)
 
 
 # -- compare

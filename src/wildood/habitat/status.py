@@ -210,11 +210,8 @@ def look(
     closed = _closed(habitat, name, len(test.thresholds))
     after = max((each["until"] for each in closed), default=0)
     rows = habitat.store.rows(after=after, detector=champion)
-    pending = [
-        _measured(test, rows, mask, holdout_scores)
-        for start in np.unique(np.floor(rows.time / DAY)).tolist()
-        for mask in [np.floor(rows.time / DAY) == start]
-    ]
+    days = np.where(rows.time < _settled_until(habitat), np.floor(rows.time / DAY), np.nan)
+    pending = [_measured(test, rows, days == day, holdout_scores) for day in np.unique(days[~np.isnan(days)])]
     today = np.floor(habitat.clock() / DAY) * DAY
     finished = [each for each in pending if each["start"] < today]
     if finished and not habitat.store.index.readonly:
@@ -231,6 +228,18 @@ def look(
         for each, block, value in zip(course, blocks, evidence.values, strict=True)
     ]
     return evidence, recent, listed
+
+
+def _settled_until(habitat: "Habitat") -> float:
+    """The time until which it is settled which rows are kept.
+
+    A window that has had more answers than it keeps exchanges rows until it ends. A look at rows that are gone at the next
+    look would be no look at the same traffic.
+    """
+    windows = habitat.store.windows()
+    if not len(windows) or windows.below[-1] >= 1 or habitat.clock() >= windows.start[-1] + habitat.store.window:
+        return math.inf
+    return float(windows.start[-1])
 
 
 def _examples_after(habitat: "Habitat", after: int) -> int:

@@ -23,8 +23,9 @@ class Summary:
         return {}
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready data: every field, and the summary."""
-        record: dict[str, Any] = json.loads(json.dumps(asdict(self), default=_plain, allow_nan=True))
+        """JSON-ready data: every field, and the summary; None for a number that is not finite."""
+        text = json.dumps(asdict(self), default=_plain)
+        record: dict[str, Any] = json.loads(text, parse_constant=lambda _: None)
         return record | {"summary": self.summary}
 
     def __repr__(self) -> str:
