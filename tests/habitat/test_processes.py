@@ -1,7 +1,9 @@
 """Several processes on one store, and processes that are killed: nothing is torn, and what was stored is there."""
 
 import os
+import shutil
 import signal
+import sqlite3
 import tempfile
 import time
 import traceback
@@ -48,12 +50,12 @@ def ended(number):
     assert (result.si_code, result.si_status) == (os.CLD_EXITED, 0)
 
 
-def record(store, first, count=20, **settings):
+def record(store, first, count=20, time=None, **settings):
     """Store answers whose scores are the numbers that fill their examples."""
     numbers = np.arange(first, first + count, dtype=np.float64)
     examples = torch.from_numpy(numbers).float()[:, None].repeat(1, 300)
-    answers = Answers([str(first)] * count, "d0001", numbers, numbers, numbers > 0, numbers, **settings)
-    store.append(answers, examples)
+    answers = Answers([str(first)] * count, "d0001", numbers, numbers, numbers > 0, numbers, time=time)
+    store.append(answers, examples, **settings)
 
 
 def assert_whole(store):
@@ -135,6 +137,81 @@ def test_a_killed_writer_loses_nothing_that_was_stored(tmp_path):
 @pytest.mark.campaign
 def test_fifty_killed_writers_lose_nothing_that_was_stored(tmp_path):
     assert_all_stored(*kill_writers(tmp_path, 50, np.random.default_rng(1)))
+
+
+class Stopping(sqlite3.Connection):
+    """A connection whose process may end before and after each commit."""
+
+    def execute(self, statement, *values):
+        if statement == "COMMIT":
+            step()
+        if statement == "PRAGMA synchronous=FULL":  # which would only take time: the machine goes on
+            statement = "PRAGMA synchronous=OFF"
+        result = super().execute(statement, *values)
+        if statement == "COMMIT":
+            step()
+        return result
+
+
+left = [0]
+
+
+def step():
+    """One of the moments at which what is on the disk changes; the process ends when none is left."""
+    left[0] -= 1
+    if left[0] == 0:
+        os._exit(3)
+
+
+def stopping(function):
+    def stopped(*args, **settings):
+        step()
+        return function(*args, **settings)
+
+    return stopped
+
+
+@pytest.mark.slow
+def test_a_process_may_end_at_every_step(tmp_path, clock, monkeypatch):
+    """Each step of storing, judging and tidying is the last one of a process."""
+    store = Store.create(tmp_path / "before", clock=clock, window=100.0)
+    store._draws = np.random.default_rng(1)
+    for first in range(0, 100, 10):
+        record(store, first, 10, time=np.full(10, clock.now + first))
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **settings: connect(*args, factory=Stopping, **settings))
+    monkeypatch.setattr(os, "fsync", stopping(lambda _: None))
+    for name in ("replace", "unlink"):
+        monkeypatch.setattr(Path, name, stopping(getattr(Path, name)))
+
+    def work(directory):
+        own = Store(directory, clock=clock, window=100.0)
+        own._draws = np.random.default_rng(0)
+        clock.now += 90
+        record(own, 1000, 30, per_window=25)
+        own.judge(int(own.rows().id[0]), None, "ann")
+        own.sweep(budget=30_000)
+
+    for steps in range(1, 1000):
+        directory = tmp_path / str(steps)
+        shutil.copytree(tmp_path / "before", directory)
+
+        def stop(steps=steps, directory=directory):
+            left[0] = steps
+            work(directory)
+
+        with process(stop) as number:
+            result = os.waitid(os.P_PID, number, os.WEXITED | os.WNOWAIT)
+        after = Store(directory, clock=clock, window=100.0)
+        faults = [fault for fault in after.check() if "named by nothing" not in fault]
+        assert faults == [], steps
+        assert_whole(after)
+        if result.si_status == 0:
+            break
+        assert result.si_status == 3
+    assert steps > 30
+    assert len(after.judged()) == 1
+    assert len(after.rows()) < 30
 
 
 def kill_promoters(directory, detector, kills, rng):

@@ -245,6 +245,7 @@ class Store:
             conditions["shard IS NOT ?"] = None
         query = f"SELECT {_ROW_COLUMNS} FROM answers WHERE {' AND '.join(conditions)} ORDER BY id"  # noqa: S608 - our own names
         with self.index.reading() as index:
+            index.row_factory = None  # tuples are faster
             found = index.execute(query, tuple(conditions.values())).fetchall()
         names = _ROW_COLUMNS.split(", ")
         columns = dict(zip(names, zip(*found, strict=True), strict=True)) if found else dict.fromkeys(names, ())

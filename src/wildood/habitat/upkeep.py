@@ -54,11 +54,15 @@ def sweep(store: "Store", *, budget: int | None, retain: float | None) -> None:
 
 
 def _remove_unnamed(store: "Store") -> None:
-    """Forget files without rows, and unlink files that the index does not know: no transaction is about to name them."""
+    """Forget files without rows; then unlink files that the index does not know.
+
+    In one transaction, a process that is killed before its end would leave names of files that are gone.
+    """
     with store.index.writing() as index:
         for table, judged in (("answers", 0), ("judgements", 1)):
             query = f"DELETE FROM shards WHERE judged = ? AND NOT EXISTS (SELECT 1 FROM {table} WHERE shard = shards.name)"  # noqa: S608
             index.execute(query, (judged,))
+    with store.index.writing() as index:  # meanwhile, nobody gives a file its name
         named = {name for (name,) in index.execute("SELECT name FROM shards")}
         for path in _paths(store.traffic):
             if path.name not in named:
