@@ -168,7 +168,9 @@ def test_a_promotion_without_reason_is_refused(habitat, detector):
     with pytest.raises(InputError, match="has no challenger"):
         habitat.promote(who="ann")
     habitat.add(detector, parent="d0001", trained_until=0)
-    with pytest.raises(InputError, match="nothing says that d0002 is better than d0001: compare them, or force it"):
+    with pytest.raises(
+        InputError, match="nothing says that d0002 is better than d0001: compare them on later traffic, or force it"
+    ):
         habitat.promote(who="ann")
     with pytest.raises(InputError, match="there is no detector 'd0009': give one of d0001, d0002"):
         habitat.promote("d0009", who="ann", force=True)

@@ -6,17 +6,18 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from secrets import token_hex
 from sqlite3 import Connection, Row
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from wildood.data.files import is_held, locked, sync_directory, write_atomically
 from wildood.data.schema import SchemaError, check, parse
 from wildood.detect.detector import Detector, check_detector
 from wildood.detect.storage import ModelOrBuilder, load, read_description
 from wildood.errors import DetectorFileError, InputError, as_utf8
+from wildood.habitat.comparison_log import latest_comparison
 from wildood.habitat.parquet import export_traffic
 from wildood.habitat.store import INDEX, TRAFFIC, WINDOW, Store
 from wildood.models.features import Call
@@ -31,6 +32,12 @@ from wildood.settings import (
     optional,
     quoted,
 )
+
+if TYPE_CHECKING:
+    from wildood.habitat.compare import ChallengerComparison
+    from wildood.habitat.refresh import Refresh
+    from wildood.habitat.review import Review
+    from wildood.habitat.status import Status
 
 FORMAT = 1
 SETTINGS, DETECTORS = "habitat.json", "detectors"
@@ -284,9 +291,9 @@ class Habitat:
             detector_id: by default the challenger.
             who: the person or the program that promotes.
             why: in their own words.
-            evidence: what a comparison said, as JSON-ready data.
+            evidence: what a comparison said, as JSON-ready data; by default what `compare` recorded of these two.
             against: the champion that it was compared with; another one by now is an error.
-            force: promote without evidence.
+            force: promote although no comparison has shown it to be better.
         """
         detector_id = self.challenger if detector_id is None else detector_id
         if detector_id is None:
@@ -301,10 +308,79 @@ class Habitat:
                     f"{detector_id} was compared with {against}, but the champion is {champion} now: compare again"
                 )
             is_former = index.execute("SELECT 1 FROM promotions WHERE detector = ?", (detector_id,)).fetchone() is not None
-            if evidence is None and not force and not is_former:
-                raise InputError(f"nothing says that {detector_id} is better than {champion}: compare them, or force it")
-            forced = force and evidence is None and not is_former
+            recorded = (
+                latest_comparison(index, champion, detector_id) if evidence is None else {**evidence, "separated": True}
+            )
+            is_better = recorded is not None and recorded.get("separated") is True
+            if not (is_better or force or is_former):
+                said = f" ({recorded['says']})" if recorded is not None and "says" in recorded else ""
+                raise InputError(
+                    f"nothing says that {detector_id} is better than {champion}{said}: compare them on later traffic, or "
+                    "force it (--force)"
+                )
+            forced, evidence = not (is_better or is_former), recorded if evidence is None else evidence
             return _promote(index, detector_id, self.clock(), who, why, champion, forced=forced, evidence=evidence)
+
+    def status(self, *, model: ModelOrBuilder = None, forward: Call | None = None) -> "Status":
+        """How the habitat is: traffic, unknowns in it, what the promise rests on, and what to do next.
+
+        A model of your own, and the function that calls it, are passed as to `wildood.load`.
+        """
+        from wildood.habitat.status import status  # noqa: PLC0415 - it reads habitats
+
+        return status(self, self.detector(model=model, forward=forward))
+
+    def refresh(
+        self, labelled: Any, holdout: Any, *, model: ModelOrBuilder = None, forward: Call | None = None, **settings: Any
+    ) -> "Refresh":
+        """Train a challenger on what was collected; called again after it was killed, it goes on.
+
+        Settings are those of `wildood.habitat.refresh.refresh`: start, method, schedule, alpha, allow_duplicates, restart,
+        seed and verbose.
+        """
+        from wildood.habitat.refresh import refresh  # noqa: PLC0415 - it reads habitats
+
+        return refresh(self, self.detector(model=model, forward=forward), labelled, holdout, **settings)
+
+    def compare(
+        self,
+        holdout: Any = None,
+        *,
+        id: str | None = None,  # noqa: A002 - as everywhere
+        confidence: float = 0.95,
+        model: ModelOrBuilder = None,
+        forward: Call | None = None,
+    ) -> "ChallengerComparison":
+        """Compare champion and challenger on later traffic at equal false alarms; `promote` takes that as evidence.
+
+        `holdout` is that of `refresh`: a quarter of it was set aside for this.
+        """
+        from wildood.habitat.compare import compare  # noqa: PLC0415 - it reads habitats
+
+        id = self.challenger if id is None else id  # noqa: A001 - as everywhere
+        if id is None:
+            raise InputError(f"{self.path} has no challenger: make one with refresh")
+        champion, challenger = (self.detector(each, model, forward) for each in (None, id))
+        return compare(self, champion, challenger, holdout, id=id, confidence=confidence)
+
+    def review(
+        self,
+        answers: Mapping[int, Any] | None = None,
+        *,
+        who: str = "",
+        top: int = 16,
+        model: ModelOrBuilder = None,
+        forward: Call | None = None,
+    ) -> "Review":
+        """What to label first; `answers` are recorded before, by the id of an answer: a class (name or number) or "unknown".
+
+        A random part of the list measures known traffic; the other part is chosen by scores, and only trains.
+        """
+        from wildood.habitat.review import record_answers, review  # noqa: PLC0415 - they read habitats
+
+        detector = self.detector(model=model, forward=forward)
+        recorded = record_answers(self, detector, answers, who) if answers else 0
+        return replace(review(self, detector, top=top), recorded=recorded)
 
     def export_traffic(self, path: str | Path, *, examples: bool = False) -> int:
         """Write the traffic to a Parquet file; gives the number of its rows. It needs pyarrow.
