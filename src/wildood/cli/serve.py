@@ -146,7 +146,7 @@ def build_service(options: ServeOptions, current: Callable[[], str] | None = Non
         lambda: habitat.champion, lambda each: habitat.detector(each, model_of(options)), challenger, **shared
     )
     recorder = Recorder(habitat.store, settings, redact=None if settings.redact is None else read_function(settings.redact))
-    return Service(follower, serving, metrics, Collector(recorder, metrics, shadow=settings.shadow))
+    return Service(follower, serving, metrics, Collector(recorder, metrics, shadow=settings.shadow), habitat)
 
 
 def model_of(options: ServeOptions) -> Any:

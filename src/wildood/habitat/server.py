@@ -28,7 +28,9 @@ from wildood.errors import InputError, printable
 from wildood.habitat.batching import Batcher, ClosedError, Job, QueueFullError
 from wildood.habitat.champion import Follower, Served
 from wildood.habitat.collecting import Collector, Tag
+from wildood.habitat.dashboard import Dashboard
 from wildood.habitat.examples import Limits
+from wildood.habitat.habitat import Habitat
 from wildood.habitat.metrics import CONTENT_TYPE, Metrics
 from wildood.habitat.openapi import description
 from wildood.habitat.protocol import (
@@ -84,9 +86,20 @@ class Serving:
 
 
 class Service:
-    """The endpoints, and what they share: the detector that answers, the batcher, the counters, the collector."""
+    """The endpoints, and what they share: the detector that answers, the batcher, the counters, the collector.
 
-    def __init__(self, follower: Follower, settings: Serving, metrics: Metrics, collector: Collector | None = None) -> None:
+    With a habitat, the app also has its page.
+    """
+
+    def __init__(
+        self,
+        follower: Follower,
+        settings: Serving,
+        metrics: Metrics,
+        collector: Collector | None = None,
+        habitat: Habitat | None = None,
+    ) -> None:
+        self.habitat = habitat
         self.follower, self.settings, self.metrics, self.collector = follower, settings, metrics, collector
         self.batcher: Batcher[Served, Decisions] = Batcher(
             Served.decide, self._answered, size=settings.batch, wait=settings.wait, queue=settings.queue
@@ -195,6 +208,10 @@ class Service:
         served = self.follower.served
         return _json(description(self.settings, served.reader, secured=self.settings.token is not None))
 
+    async def no_page(self, _: HttpRequest) -> Response:
+        """What `GET /` says without a habitat."""
+        raise HTTPException(404, "nothing is recorded, so there is no page: start the server with --habitat")
+
     # --- what they share --------------------------------------------------------------------------------------------------
 
     def _check_name(self, request: HttpRequest) -> None:
@@ -288,7 +305,8 @@ class Gate:
         if is_foreign and scope["method"] not in {"GET", "HEAD"}:
             return _error(403, "the request comes from a page of another site")
         token = self.settings.token
-        is_open = scope["path"] in HEALTH or (self.settings.open_metrics and scope["path"] == "/metrics")
+        is_page = scope["path"] == "/" or scope["path"].startswith("/page/")  # which asks for its cookie itself
+        is_open = is_page or scope["path"] in HEALTH or (self.settings.open_metrics and scope["path"] == "/metrics")
         if token is None or is_open:
             return None
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
@@ -317,6 +335,8 @@ def _route(path: str) -> str:
     if path.startswith("/v2/models/"):
         end = path.rpartition("/")[2]
         return f"/v2/models/{{name}}/{end}" if end in {"infer", "ready"} else "/v2/models/{name}"
+    if path.startswith("/page/"):
+        return "/page"
     return path if path in _PATHS else "other"
 
 
@@ -343,11 +363,19 @@ def build_app(service: Service) -> Starlette:
         Route("/v2/models/{name}/ready", service.model_ready),
         Route("/metrics", service.metrics_text),
         Route("/openapi.json", service.openapi),
+        *_page(service),
     ]
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=_HANDLERS)
     app.router.redirect_slashes = False
     app.add_middleware(Gate, settings=service.settings, metrics=service.metrics)
     return app
+
+
+def _page(service: Service) -> list[Route]:
+    """The routes of the habitat's page."""
+    if service.habitat is None:
+        return [Route("/", service.no_page)]
+    return Dashboard(service.habitat, lambda: service.follower.served, service.settings.token).routes()
 
 
 def _json(value: Any, status: int = 200) -> Response:
