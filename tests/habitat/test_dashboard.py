@@ -162,6 +162,39 @@ def test_numbers_are_shown_where_there_are_no_pictures(tmp_path, clock):
         assert client.get("/page/example/1.png").status_code == 404
 
 
+def served_alone(place, detector, x, clock):
+    """A client of the page of a new habitat with some answers."""
+    habitat = Habitat.create(place, detector, clock=clock)
+    scores, classes = detector.score_and_classify(x)
+    known = detector.accepts(scores, classes)
+    habitat.store.append(Answers(["r"] * len(x), "d0001", scores, classes, known, np.full(len(x), np.nan)), x)
+    return TestClient(build_app_of(Dashboard(habitat, lambda: served_of(detector))))
+
+
+def test_a_detector_without_a_promise_says_so(tmp_path, clock):
+    x, y = images(200), RNG.integers(0, 3, 200)
+    detector = detector_of(0)
+    model = detector.classifier.model
+    unpromised = wildood.posthoc(model, wildood.EnergyScore(), labelled=(x, y), input=InputSpec())
+    with served_alone(tmp_path / "h", unpromised, torch.from_numpy(images(60)), clock) as client:
+        shown = {name: plain(html) for name, html in parts(client).items()}
+    assert "no promise" in shown["next"]
+    assert "Nothing is promised" in shown["promise"]
+    assert "not tested" in shown["traffic"]
+
+
+def test_thresholds_of_each_class_are_drawn_as_one(tmp_path, clock):
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2))
+    with torch.no_grad():
+        model[1].weight.copy_(torch.tensor([[1.0], [-1.0]]) * torch.tensor([1.0, -1.0] * 8))
+        model[1].bias.zero_()
+    settings = {"holdout": images(400), "input": InputSpec(), "alpha": 0.1, "by_class": True}
+    detector = wildood.posthoc(model, wildood.EnergyScore(), **settings)
+    assert detector.class_thresholds is not None
+    with served_alone(tmp_path / "h", detector, torch.from_numpy(images(60)), clock) as client:
+        assert "score - threshold of the predicted class" in plain(parts(client)["traffic"])
+
+
 def test_what_others_wrote_is_escaped_everywhere(open_page, habitat, detector):
     feed(habitat, detector, 200, request=HOSTILE)
     habitat.add(detector, parent="d0001", trained_until=0)
@@ -313,11 +346,16 @@ def test_until_a_champion_is_loaded_the_page_is_about_the_one_that_answers(open_
     client = open_page()
     assert "d0001 for" in plain(parts(client)["next"])
     habitat.add(detector, parent="d0001", trained_until=0)
-    dashboard = Dashboard(habitat, lambda: type("Served", (), {"id": "d0001", "detector": detector, "names": ["a"] * 3}))
+    dashboard = Dashboard(habitat, lambda: served_of(detector))
     with TestClient(build_app_of(dashboard)) as other:
         parts(other)
         habitat.promote("d0002", who="ann", why="because", force=True)
         assert "until d0002 is loaded" in plain(parts(other)["next"])
+
+
+def served_of(detector):
+    """What a follower has loaded."""
+    return type("Served", (), {"id": "d0001", "detector": detector, "names": ["a", "b", "c"]})
 
 
 def build_app_of(dashboard):

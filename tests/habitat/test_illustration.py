@@ -58,3 +58,15 @@ def test_a_row_of_a_table_has_its_own_numbers_and_names():
     assert f"rate {row['rate'][0]:.4g}" in text
     assert "kind <b>" in text
     assert "kind another" in illustrator.text(torch.from_numpy(spec({**row, "kind": ["new"]})))
+
+
+def test_a_text_is_its_words_without_the_padding():
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.models.WordLevel({"[UNK]": 0, "[PAD]": 1, "lost": 2, "<b>": 3, "card": 4}, unk_token="[UNK]")  # noqa: S106 - a token of another kind
+    x = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
+    detector = detector_of(x)
+    detector.tokenizer = tokenizers.Tokenizer(words).to_str().encode()
+    batch = {"input_ids": torch.tensor([[2, 4, 3, 1]]), "attention_mask": torch.tensor([[1, 1, 1, 0]])}
+    assert Illustrator(detector).text(batch) == "lost card <b>"
+    detector.tokenizer = None
+    assert Illustrator(detector).text(batch) == "input_ids: 2, 4, 3, 1; attention_mask: 1, 1, 1, 0"

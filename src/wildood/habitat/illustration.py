@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +19,7 @@ from wildood.report.page import is_picture
 LARGEST: Final = 256  # pixels of the longer side of a picture
 FEW: Final = 8  # numbers that are shown
 LONGEST: Final = 400  # letters of a text
+_KEY = re.compile(r"(?<=\[)'?([^\]']+)")  # of a part of a structured example, as in x['ids'][0]
 
 
 @dataclass(frozen=True)
@@ -56,27 +58,26 @@ class Illustrator:
 
     def text(self, batch: Raw) -> str:
         """A batch of one in words: the columns of a table that stand out, the words of a text, or the first numbers."""
-        spec, detector = self.detector.classifier.spec, self.detector
-        parts = list(parts_of(batch))
-        names = dict(parts)
-        ids = names.get("input_ids")
-        if detector.tokenizer is not None and ids is not None and (words := self._words(ids, names)):
+        spec = self.detector.classifier.spec
+        if words := self._words(batch):
             return words if len(words) <= LONGEST else f"{words[: LONGEST - 1]}…"
         if isinstance(spec, TableSpec) and isinstance(batch, Tensor):
             return _columns(spec, batch[0])
-        shown = [f"{name}: {_numbers(tensor[0])}" if len(parts) > 1 else _numbers(tensor[0]) for name, tensor in parts]
-        return "; ".join(shown)
+        if isinstance(batch, Tensor):
+            return _numbers(batch[0])
+        return "; ".join(f"{'.'.join(_KEY.findall(name))}: {_numbers(tensor[0])}" for name, tensor in parts_of(batch))
 
-    def _words(self, ids: Tensor, names: dict[str, Tensor]) -> str:
+    def _words(self, batch: Raw) -> str:
+        """The tokens of a batch of one as text; "" if it has none, or the detector no tokenizer."""
+        if self.detector.tokenizer is None or not isinstance(batch, dict) or "input_ids" not in batch:
+            return ""
         try:
             from tokenizers import Tokenizer  # noqa: PLC0415 - an optional package
         except ImportError:
             return ""
-        mask = names.get("attention_mask")
-        own = ids[0] if mask is None else ids[0][mask[0].bool()]
-        content = self.detector.tokenizer
-        assert content is not None  # noqa: S101 - the caller has looked
-        return str(Tokenizer.from_str(content.decode()).decode(own.tolist()))
+        ids, mask = batch["input_ids"][0], batch.get("attention_mask")
+        own = ids if mask is None else ids[mask[0].bool()]
+        return str(Tokenizer.from_str(self.detector.tokenizer.decode()).decode(own.tolist()))
 
 
 def _numbers(tensor: Tensor) -> str:
