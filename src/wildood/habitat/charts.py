@@ -110,7 +110,7 @@ class Plot:
         for tick in reversed(x):
             along, _ = self.place(tick.at, self.y[0])
             self._add('<path class="axis" d="M{:.1f} {:.1f} v4"/>', along, bottom)
-            half = 3.4 * len(tick.label)
+            half = 3.4 * len(tick.label) + 2
             middle = min(along, WIDTH - half)
             if middle + half <= free:
                 self.text(middle, bottom + 16, tick.label)
