@@ -21,6 +21,7 @@ ROOMS = (
     "detect",
     "experiments",
     "report",
+    "habitat",
     "cli",
 )
 FILES = sorted(HOUSE.rglob("*.py"))

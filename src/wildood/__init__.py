@@ -18,6 +18,7 @@ _HOMES = {
     "EnergyScore": "wildood.scores.energy",
     "Ensemble": "wildood.scores.ensemble",
     "Godin": "wildood.methods.godin",
+    "Habitat": "wildood.habitat.habitat",
     "InputError": "wildood.errors",
     "InputSpec": "wildood.data.inputs",
     "Knn": "wildood.scores.knn",
@@ -67,6 +68,7 @@ __all__ = [
     "EnergyScore",
     "Ensemble",
     "Godin",
+    "Habitat",
     "InputError",
     "InputSpec",
     "Knn",
@@ -118,6 +120,7 @@ if TYPE_CHECKING:
     from wildood.detect.storage import load
     from wildood.errors import CheckpointError, DetectorFileError, InputError, TrainingError, WildoodError
     from wildood.evaluate.mixture import fpr_by_share, unknown_share
+    from wildood.habitat.habitat import Habitat
     from wildood.methods.csi import Csi
     from wildood.methods.energy_logistic import EnergyLogistic
     from wildood.methods.energy_margin import EnergyMargin

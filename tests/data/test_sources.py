@@ -9,7 +9,8 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, get_worker_info
 
 from wildood.data import sources
-from wildood.data.sources import ArraySource, DatasetSource, Part, StructuredSource, for_process, from_process, read_ahead
+from wildood.data.mapped import read_ahead
+from wildood.data.sources import ArraySource, DatasetSource, Part, StructuredSource, for_process, from_process
 from wildood.data.structures import parts_of
 from wildood.data.validation import labelled_source, unlabelled_source
 from wildood.errors import InputError

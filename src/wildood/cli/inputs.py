@@ -125,7 +125,7 @@ def _own_model(module: str, function: str) -> nn.Module:
     return model
 
 
-def _read_weights(weights: Path, model: nn.Module) -> dict[str, Tensor]:
+def read_weights(weights: Path, model: nn.Module) -> dict[str, Tensor]:
     """The weights in a file; of a detector's file, those of its classifier, unless the model has such names itself."""
     if not weights.is_file():
         raise InputError(f"--weights {weights}: there is no such file")
@@ -265,7 +265,7 @@ def adapt(labelled: Data, options: Any, model: nn.Module, start: Detector | None
     """
     if start is not None:
         return options, model
-    weights = None if options.weights is None else _read_weights(options.weights, model)
+    weights = None if options.weights is None else read_weights(options.weights, model)
     examples = labelled.examples if isinstance(labelled, Images) else None
     is_images = examples is not None and examples.dtype == np.uint8 and examples.ndim == 4 and options.layout == "NHWC"
     if isinstance(labelled, Images) and is_images and weights is None and options.mean is None:
@@ -343,7 +343,8 @@ def read_labelled(text: str, option: str, options: Any, like: Data | Detector | 
             advice = images.unlabelled or "give an array y of integers beside x"
         raise InputError(f"{option}: {text} has no labels: {advice}")
     if isinstance(like, Detector) and "classes" in like.record:
-        like = replace(images, where="the detector of --weights", classes=tuple(like.record["classes"]))
+        where = "the detector of --weights" if getattr(options, "weights", None) else "the detector"
+        like = replace(images, where=where, classes=tuple(like.record["classes"]))
     return _logged(align_classes(like, images, option) if isinstance(like, Data) else images, option)
 
 

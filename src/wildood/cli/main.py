@@ -19,11 +19,13 @@ COMMANDS = {
     "evaluate": "measure a saved detector on test data: a table, its files and a page",
     "export": "write a saved detector for other runtimes: torch.export or ONNX",
     "fit": 'teach a classifier to say "unknown" from wild data',
+    "habitat": "a detector in service: how it is; its successor: train, compare, promote",
     "inspect": "look at traffic: how much of it is unknown, and what to label first",
     "pretrain": "train a classifier, to start from",
     "reproduce": "run the paper's experiments, or their like for a laptop",
     "report": "tables, figures and a page of what reproduce has run",
     "score": "score examples with a saved detector: known or unknown, and which class",
+    "serve": "answer over HTTP with a saved detector, and collect the traffic in a habitat",
     "show": "what a saved detector is, what it promises, how it was made",
 }
 HELP = f"""usage: wildood COMMAND [OPTIONS]
@@ -46,7 +48,8 @@ OK, MISTAKE, FOUND, FAILED, INTERRUPTED = 0, 2, 3, 4, 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; a bug shows its traceback.
 
-    0: done; 2: a mistake of the user's; 3: inspect found unknowns; 4: some runs of reproduce failed; 130: Ctrl-C.
+    0: done; 2: a mistake of the user's; 3: inspect or habitat status found unknowns; 4: some runs of reproduce failed;
+    130: Ctrl-C.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without ± shows ? instead of a traceback
@@ -70,7 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except WildoodError as error:
         return _mistake(str(error))
     except KeyboardInterrupt:
-        resumes = "; called again, training goes on from where it was" if command in RESUMED else ""
+        resumes = (
+            "; called again, training goes on from where it was"
+            if command in RESUMED or words[:2] == ["habitat", "refresh"]
+            else ""
+        )
         if rank == 0:
             sys.stderr.write(f"wildood: interrupted{resumes}\n")
         return INTERRUPTED

@@ -112,14 +112,14 @@ def write_atomically(path: Path, content: bytes) -> None:
 def write_together(files: Mapping[Path, bytes]) -> None:
     """Write files through drafts beside them; none takes its name before all are on the disk, and then they do in order."""
     with ExitStack() as stack:
-        drafts = [stack.enter_context(_draft(path, content)) for path, content in files.items()]
+        drafts = [stack.enter_context(drafted(path, content)) for path, content in files.items()]
         for draft, path in zip(drafts, files, strict=True):
             if draft != path:
                 draft.replace(path)
 
 
 @contextmanager
-def _draft(path: Path, content: bytes) -> Iterator[Path]:
+def drafted(path: Path, content: bytes) -> Iterator[Path]:
     """A file beside another one with this content, removed in the end; a device has none and is written to."""
     if path.is_char_device():  # /dev/null and the like: they must not be replaced
         path.write_bytes(content)
@@ -141,6 +141,16 @@ def _draft(path: Path, content: bytes) -> Iterator[Path]:
             finally:
                 draft.unlink(missing_ok=True)
             return
+
+
+def sync_directory(path: Path) -> None:
+    """Let the names of the files in a directory survive a power failure; Windows cannot be told to."""
+    if sys.platform != "win32":
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def remove_leftovers(directory: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset
 
+from wildood.data.mapped import MappedSource, undivided
 from wildood.data.sampling import generator, permutation
 from wildood.data.sources import BLOCK_BYTES, DatasetSource, Part, Source
 from wildood.data.structures import tensors_of
@@ -108,8 +109,9 @@ class ExampleHashes:
         order = torch.arange(count) if count == len(source) else permutation(len(source), generator(0, "leaks"))
         indices = order[torch.arange(count)]
         size = sum(tensor.nbytes for tensor in tensors_of(source.gather(indices[:1])[0]))
-        collated = self._dataset is not None and self._dataset.collate is not None  # padding depends on the batch
-        batch = 1 if collated else max(1, BLOCK_BYTES // max(1, size))
+        whole = undivided(source)  # padding depends on the batch
+        is_padded = whole.is_padded if isinstance(whole, MappedSource) else getattr(whole, "collate", None) is not None
+        batch = 1 if is_padded else max(1, BLOCK_BYTES // max(1, size))
         digests = []
         for some in torch.split(indices, batch):
             raw = source.gather(some)[0]
@@ -141,9 +143,7 @@ class ExampleHashes:
     @property
     def _dataset(self) -> DatasetSource | None:
         """The dataset that is read; None where the examples are in an array."""
-        source = self.source
-        while isinstance(source, Part):
-            source = source.source
+        source = undivided(self.source)
         return source if isinstance(source, DatasetSource) else None
 
 

@@ -4,7 +4,7 @@ import hashlib
 import logging
 import operator
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -477,31 +477,6 @@ def check_dense(tensor: Tensor, name: str) -> Tensor:
 def native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The array in this machine's byte order, the only one that torch reads."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-
-
-def read_ahead(sources: Sequence[Source]) -> bool:
-    """Whether a thread should read the next batch: data is on the disk, or workers read it.
-
-    Not where a dataset is read in this process: it may be bound to its thread, or draw from torch's generator. What workers
-    draw follows from that generator, too, so that items which differ at each reading are not read ahead.
-    """
-    whole = [_undivided(source) for source in sources]
-    datasets = [source for source in whole if isinstance(source, DatasetSource)]
-    if any(not source.workers or not source.is_repeatable for source in datasets):
-        return False
-    return bool(datasets) or any(map(_is_mapped, whole))
-
-
-def _undivided(source: Source) -> Source:
-    while isinstance(source, Part):
-        source = source.source
-    return source
-
-
-def _is_mapped(source: Source) -> bool:
-    if isinstance(source, StructuredSource):
-        return any(_is_mapped(part) for _, part in parts_of(source.parts))
-    return isinstance(source, ArraySource) and isinstance(source.examples, np.memmap)
 
 
 def memory_of(values: Array) -> memoryview:

@@ -21,6 +21,7 @@ from wildood.data.hugging_face import (
     refuse_splits,
 )
 from wildood.data.images import Images
+from wildood.data.mapped import MappedSource
 from wildood.data.sources import (
     SEVERAL_LABELS,
     Array,
@@ -91,7 +92,7 @@ def labelled_source(data: Any, name: str) -> Source:
     """`(x, y)` or a dataset of pairs, as a checked source."""
     if isinstance(data, Part) and data.gather(torch.arange(1))[1] is not None:
         return data
-    if (isinstance(data, StructuredSource) and data.labels is not None) or (
+    if (isinstance(data, StructuredSource | MappedSource) and data.labels is not None) or (
         isinstance(data, DatasetSource) and data.labelled
     ):
         return data
@@ -149,9 +150,9 @@ def id_source(data: Any, name: str) -> Source:
         data = data.tensors
     if isinstance(data, tuple | list) and len(data) == 2:
         return labelled_source(data, name)
-    if isinstance(data, ArraySource) and data.labels is not None:
+    if isinstance(data, ArraySource | MappedSource) and data.labels is not None:
         return labelled_source(data, name)
-    if isinstance(data, np.ndarray | Tensor | ArraySource | DatasetSource | Part):
+    if isinstance(data, np.ndarray | Tensor | ArraySource | MappedSource | DatasetSource | Part):
         return unlabelled_source(data, name)
     if is_stream(data):
         return _sample(data, name, labelled=None)
@@ -167,7 +168,7 @@ def unlabelled_source(data: Any, name: str, first: int = 0) -> Source:
     """`x` or a dataset (its labels are ignored), as a checked source; messages count examples from `first` on."""
     if isinstance(data, ArraySource):
         _checked_examples(data.examples, name)
-    if isinstance(data, ArraySource | StructuredSource | DatasetSource | Part):
+    if isinstance(data, ArraySource | StructuredSource | MappedSource | DatasetSource | Part):
         return data
     if type(data) is TensorDataset:  # a subclass may give other examples than its tensors hold
         data = data.tensors[0] if data.tensors else torch.empty(0)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from wildood.data.fingerprint import TOLERATED, ExampleHashes, Overlap
 from wildood.data.images import Images
 from wildood.data.inputs import Spec
+from wildood.data.mapped import MappedSource
 from wildood.data.sampling import generator, permutation, split
 from wildood.data.sources import ArraySource, Part, Source
 from wildood.data.validation import align_classes, labelled_and_holdout, labelled_source, unlabelled_source
@@ -147,7 +148,7 @@ def fresh_source(labelled: Any, fresh: Any) -> Source:
     """Fresh examples, with their classes if they have some."""
     if isinstance(fresh, tuple | list) and len(fresh) == 2:
         return labelled_source(fresh, "fresh")
-    if isinstance(fresh, ArraySource) and fresh.labels is not None:
+    if isinstance(fresh, ArraySource | MappedSource) and fresh.labels is not None:
         return labelled_source(align_classes(labelled, fresh, "fresh"), "fresh")
     return unlabelled_source(fresh, "fresh")
 

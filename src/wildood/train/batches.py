@@ -8,8 +8,9 @@ from torch import Tensor
 
 from wildood.data.augmentation import flip_and_crop
 from wildood.data.inputs import InputSpec
+from wildood.data.mapped import read_ahead
 from wildood.data.sampling import ShuffledCycle, generator
-from wildood.data.sources import Source, read_ahead
+from wildood.data.sources import Source
 from wildood.data.structures import Raw, batch_length, concatenate, map_structure, to_device
 from wildood.data.wild import Wild
 from wildood.methods.objective import NO_LABEL, Batch

@@ -1,0 +1,198 @@
+"""Champion and challenger on the same later traffic and the same known examples, at equal false alarms."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wildood.data.fingerprint import role_of
+from wildood.data.sources import Source
+from wildood.data.validation import id_source, rows_of
+from wildood.detect.detector import Detector, examples_of
+from wildood.detect.split import TAIL, subsample
+from wildood.errors import InputError
+from wildood.evaluate.intervals import in_percent
+from wildood.evaluate.selection import Comparison, compare_acceptance
+from wildood.evaluate.thresholds import check_confidence
+from wildood.habitat.answers import Floats, Integers
+from wildood.habitat.comparison_log import comparisons, record_comparison
+from wildood.habitat.judged import is_evidence, known_evidence
+from wildood.habitat.refresh import HoldoutParts
+from wildood.habitat.summary import Summary, count_text
+
+if TYPE_CHECKING:
+    from wildood.habitat.habitat import Habitat
+
+MOST = 10_000  # later rows that are compared
+FEWEST = 100
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, repr=False)
+class ChallengerComparison(Summary):
+    """What `Habitat.compare` returns.
+
+    Attributes:
+        champion: the id of the detector that answers.
+        challenger: the id of the detector that may replace it.
+        later: how many rows of later traffic both have scored.
+        evidence: judged known examples among the ID examples.
+        holdout: holdout examples among them.
+        alpha: the largest false-alarm rate at which they are compared.
+        result: the shares of traffic that each accepts; None if something is missing.
+        look: the number of this comparison among those of these two detectors.
+        separated: whether the challenger is shown to accept less traffic, at a confidence that holds over all looks.
+        missing: what is missing for a comparison; empty if nothing is.
+        caveat: what favours one of them; empty if nothing does.
+        confidence: over all looks.
+    """
+
+    champion: str
+    challenger: str
+    later: int
+    evidence: int
+    holdout: int
+    alpha: float
+    result: Comparison | None
+    look: int
+    separated: bool
+    missing: str
+    caveat: str
+    confidence: float = CONFIDENCE
+
+    @property
+    def says(self) -> str:
+        """The result in one line."""
+        if self.result is None:
+            return f"{self.challenger} cannot be compared yet: {self.missing}"
+        shares = (
+            f"{in_percent(self.result.start)} by {self.champion}, {in_percent(self.result.trained)} by {self.challenger}"
+        )
+        shown = "accepts less" if self.separated else "is not shown to accept less"
+        return f"{self.challenger} {shown} traffic at equal false alarms up to {100 * self.alpha:g} % ({shares})"
+
+    @property
+    def summary(self) -> dict[str, str]:
+        """The result in a few lines."""
+        known = f"{self.evidence} judged known, {self.holdout} of the holdout"
+        lines = {"result": self.says, "data": f"{count_text(self.later, 'later row')}; known examples: {known}"}
+        if self.result is not None:
+            sure = f"standard error of the difference {in_percent(self.result.error)}"
+            lines["test"] = f"{sure}; look {self.look}, {100 * self.confidence:g} % confidence over all looks"
+        if self.caveat:
+            lines["caveat"] = self.caveat
+        return lines | {"next": "promote" if self.separated else "wait for more later traffic and known answers"}
+
+
+def compare(
+    habitat: "Habitat",
+    champion: Detector,
+    challenger: Detector,
+    holdout: Any = None,
+    *,
+    id: str | None = None,  # noqa: A002 - the field's own word
+    confidence: float = CONFIDENCE,
+) -> ChallengerComparison:
+    """Compare the share of later traffic that champion and challenger accept at equal false alarms.
+
+    Later traffic are the rows that neither has trained on. ID examples are judged known evidence; if it is too little for
+    ten false alarms, also the quarter of the holdout that no refresh has seen. The test is that of
+    `wildood.evaluate.selection`, paired, on the same examples. It is not `fit`'s choice again: other examples decide.
+
+    The k-th look at the same two detectors may err with probability (1 - confidence) / (k (k + 1)), and these sum to 1 -
+    confidence: a challenger that is no better is promoted with at most that probability, however often somebody looks.
+
+    Args:
+        habitat: of both.
+        champion: the detector that answers.
+        challenger: the detector that may replace it.
+        holdout: the holdout that `refresh` was given.
+        id: of the challenger; by default the habitat's.
+        confidence: of the comparison, over all looks.
+    """
+    confidence = check_confidence(confidence)
+    first, second = habitat.champion, habitat.challenger if id is None else id
+    if second is None:
+        raise InputError(f"{habitat.path} has no challenger: make one with refresh")
+    entries = {each.id: each for each in habitat.detectors()}
+    until = max(entries[each].trained_until for each in (first, second))
+    alpha = challenger.promise.alpha if challenger.promise is not None else 0.05
+    judged = habitat.store.judged()
+    known: list[Source] = []
+    caveat = ""
+    evidence = known_evidence(judged)
+    if evidence is not None:
+        known.append(evidence)
+    aside = None
+    if holdout is not None and (evidence is None or len(evidence) < TAIL / alpha):
+        unseen = id_source(examples_of(rows_of(holdout, champion.classifier.spec, "holdout"), champion.example), "holdout")
+        aside = HoldoutParts.of(unseen).comparison
+        known.append(aside)
+        if role_of(champion.record, unseen) and "habitat" not in champion.record:
+            caveat = f"the holdout took part in making {first}, which can only make {first} look better here"
+    scores = _later_scores(habitat, champion, challenger, (first, second), until, judged.answer[judged.class_ >= 0])
+    later, tail = len(scores[0]), alpha * sum(map(len, known))
+    missing = _missing(later, tail, alpha, has_holdout=holdout is not None)
+    shared: dict[str, Any] = {
+        "champion": first, "challenger": second, "later": later, "evidence": 0 if evidence is None else len(evidence),
+        "holdout": 0 if aside is None else len(aside), "alpha": alpha, "caveat": caveat, "confidence": confidence,
+    }  # fmt: skip
+    if missing:
+        return ChallengerComparison(**shared, result=None, look=0, separated=False, missing=missing)
+    start, trained = (
+        (np.concatenate([_scores(detector, source) for source in known]), _finite(own))
+        for detector, own in zip((champion, challenger), scores, strict=True)
+    )
+    result = compare_acceptance(start, trained, alpha)
+    what = {name: shared[name] for name in ("later", "evidence", "holdout", "alpha", "confidence")}
+    with habitat.store.index.reading() as index:
+        earlier = [each for each in comparisons(index, first, second) if {name: each.get(name) for name in what} != what]
+    look = len(earlier) + 1
+    separated = result.is_shown(confidence, candidates=look * (look + 1))
+    compared = ChallengerComparison(**shared, result=result, look=look, separated=separated, missing="")
+    if not habitat.store.index.readonly:
+        numbers = {"start": result.start, "trained": result.trained, "error": result.error}
+        record = what | numbers | {"look": look, "separated": separated, "says": compared.says, "caveat": caveat}
+        with habitat.store.index.writing() as index:
+            record_comparison(index, habitat.clock(), first, second, record)
+    return compared
+
+
+def _later_scores(
+    habitat: "Habitat",
+    champion: Detector,
+    challenger: Detector,
+    ids: tuple[str, str],
+    until: int,
+    known: Integers,
+) -> tuple[Floats, Floats]:
+    """The scores that both give later traffic: of its examples, or in their absence those of shadow mode."""
+    rows = habitat.store.rows(after=until)
+    is_id = is_evidence(rows.id) & np.isin(rows.id, known)
+    with_example = np.flatnonzero(rows.has_example & ~is_id)
+    if len(with_example):
+        source = habitat.store.source(rows.id[with_example])
+        some = subsample(source, MOST, seed=until)
+        return _scores(champion, some), _scores(challenger, some)
+    shadowed = (rows.detector == ids[0]) & (rows.shadow == ids[1]) & ~is_id
+    return rows.score[shadowed], rows.shadow_score[shadowed]
+
+
+def _scores(detector: Detector, source: Source) -> Floats:
+    return _finite(detector.score(source).astype(np.float64))
+
+
+def _missing(later: int, tail: float, alpha: float, *, has_holdout: bool) -> str:
+    parts = []
+    if later < FEWEST:
+        parts.append(f"{count_text(FEWEST - later, 'more example')} of traffic that came after the training")
+    if tail <= 2:
+        count = int(np.ceil(2 / alpha)) + 1 - round(tail / alpha)
+        where = "review answers them" if has_holdout else "review answers them, or give the holdout (--holdout)"
+        parts.append(f"{count_text(count, 'more known example')} ({where})")
+    return " and ".join(parts)
+
+
+def _finite(scores: Floats) -> Floats:
+    """Scores that are not finite as the largest number: a detector rejects them."""
+    return np.where(np.isfinite(scores), scores, np.finfo(np.float64).max)

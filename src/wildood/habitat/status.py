@@ -1,0 +1,345 @@
+"""How a habitat is: its traffic, the unknowns in it, what the promise rests on, and what to do next."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from wildood.data.fingerprint import SEEN_HOLDOUT
+from wildood.data.schema import SchemaError, parse
+from wildood.data.sources import Part
+from wildood.detect.detector import Detector
+from wildood.evaluate.intervals import Share, in_percent
+from wildood.evaluate.mixture import UnknownShare, unknown_share
+from wildood.experiments.evaluation import Decisions
+from wildood.habitat.answers import Rows, Windows
+from wildood.habitat.comparison_log import latest_comparison
+from wildood.habitat.judged import JudgedCounts, KnownDrift, known_drift, known_evidence
+from wildood.habitat.sequential import ERROR, Block, Evidence, SequentialTest
+from wildood.habitat.summary import Summary, count_text, days_text
+from wildood.settings import check_number
+
+if TYPE_CHECKING:
+    from wildood.habitat.habitat import Habitat
+
+DAY = 86400.0
+RECENT = 2000  # rows that the bound on the unknown share is computed from
+EVIDENCE = 1000  # judged known examples, at most, that are scored
+STALE = 90 * DAY  # known answers that are older say little
+ENOUGH_WILD = 500  # rows since the last training that make a refresh worth while, at least
+ENOUGH_LATER = 300  # later rows that make a comparison worth while
+
+
+@dataclass(frozen=True)
+class Day:
+    """A day of traffic, by UTC.
+
+    Attributes:
+        start: in seconds since 1970.
+        rows: how many rows of the champion the test looked at; 0 if it did not.
+        bound: the share of unknowns among them is at least this, each day by itself at 95 % confidence.
+        estimate: of that share.
+        evidence: of the sequential test after that day; None before it began.
+    """
+
+    start: float
+    seen: int = 0
+    unknown: int = 0
+    sampled: int = 0
+    dropped: int = 0
+    rows: int = 0
+    bound: float = 0.0
+    estimate: float = 0.0
+    evidence: float | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Status(Summary):
+    """What `Habitat.status` returns.
+
+    Attributes:
+        time: of this status.
+        champion: the id of the detector that answers.
+        since: when it was promoted.
+        challenger: the id of the detector that may replace it.
+        days: the traffic by day.
+        recent: what the last rows of the champion say about the share of unknowns; None if that cannot be tested.
+        looks: the sequential test of the champion's traffic; None if it cannot be made.
+        untested: why not; empty if it was.
+        promise: of the champion, as text.
+        calibrated: when the champion was made.
+        judged: how many answers people have judged.
+        false_alarms: of the champion on judged known evidence; None if there is none.
+        drift: whether known scores have changed; None if that cannot be tested.
+        waiting: rows with examples since the champion's training.
+        enough: how many of these make a refresh worth while: as many as the champion was trained on.
+        later: rows with examples that neither champion nor challenger has trained on.
+        compared: the record of the last comparison of the two; None if there is none.
+        next: what to do, in one line.
+    """
+
+    time: float
+    champion: str
+    since: float
+    challenger: str | None
+    days: tuple[Day, ...]
+    recent: UnknownShare | None
+    looks: Evidence | None
+    untested: str
+    promise: str
+    calibrated: float
+    judged: JudgedCounts
+    false_alarms: Share | None
+    drift: KnownDrift | None
+    waiting: int
+    enough: int
+    later: int
+    compared: dict[str, Any] | None
+    next: str
+
+    @property
+    def found(self) -> bool:
+        """Whether the sequential test has found unknowns: the exit code of the command says so."""
+        return self.looks is not None and self.looks.found
+
+    @property
+    def summary(self) -> dict[str, str]:
+        """The status in lines."""
+        seen, unknown, sampled, dropped = (
+            sum(getattr(day, name) for day in self.days) for name in ("seen", "unknown", "sampled", "dropped")
+        )
+        judged, random = self.judged, self.judged.evidence + self.judged.fresh
+        newest = "" if judged.newest is None else f", the newest {days_text(self.time - judged.newest)} old"
+        rejected = f", {in_percent(unknown / seen)} answered unknown" if seen else ""
+        lines = {
+            "champion": f"{self.champion}, for {days_text(self.time - self.since)}",
+            "challenger": self.challenger or "none",
+            "traffic": f"{count_text(seen, 'answer')}{rejected}; {sampled:,} kept, {dropped:,} dropped",
+            "unknown": self.untested or str(self.looks),
+            "recent": self.untested or (str(self.recent) if self.recent else "no rows of the champion yet"),
+            "promise": f"{self.promise}; {days_text(self.time - self.calibrated)} old",
+            "judged": (
+                f"{random} known in the random sample ({judged.evidence} measure, {judged.fresh} train{newest}), "
+                f"{judged.chosen} known that were chosen, {judged.unknown} unknown"
+            ),
+        }
+        if self.false_alarms is not None:
+            lines["false alarms"] = f"{self.false_alarms.text(0.95)} of the known ones that measure"
+        if self.drift is not None:
+            lines["drift"] = str(self.drift)
+        if self.compared is not None:
+            lines["compared"] = str(self.compared.get("says", ""))
+        return lines | {"next": self.next}
+
+
+def status(habitat: "Habitat", detector: Detector, *, error: float = ERROR) -> Status:
+    """The status of a habitat.
+
+    Closed days of traffic are recorded in the index as looks of the sequential test, unless the habitat is read-only; the
+    present day counts as a look as far as it has come.
+
+    Args:
+        habitat: of which the status is asked.
+        detector: its champion.
+        error: the probability that the looks at one champion's traffic ever find unknowns where there are none.
+    """
+    check_number(error, "error", "a probability strictly between 0 and 1, such as 0.05", least=1e-9, below=1)
+    now, store, champion, challenger = habitat.clock(), habitat.store, habitat.champion, habitat.challenger
+    entries = {each.id: each for each in habitat.detectors()}
+    since = [each.time for each in habitat.promotions() if each.detector == champion][-1]
+    judged = store.judged()
+    counts = JudgedCounts.of(judged)
+    trained = entries[champion].trained_until
+    waiting = _examples_after(habitat, trained)
+    later = 0 if challenger is None else _examples_after(habitat, max(trained, entries[challenger].trained_until))
+    holdout = detector.holdout_scores if detector.promise is not None and detector.promise.unseen else None
+    looks = recent = drift = false_alarms = None
+    days = _by_day(store.windows())
+    if holdout is not None:
+        looks, recent, course = look(habitat, champion, holdout, error)
+        days = _with_course(days, course)
+    evidence, known_scores = known_evidence(judged, trained), np.empty(0)
+    if evidence is not None:
+        some = Part(evidence.source, evidence.indices[torch.arange(len(evidence))[-EVIDENCE:]])
+        decided = Decisions.of(detector, *detector.score_and_classify(some))
+        false_alarms, known_scores = Share.of(decided.rejected, 0.95), decided.scores
+    if holdout is not None:
+        drift = known_drift(holdout, known_scores)
+    compared = None
+    if challenger is not None:
+        with store.index.reading() as index:
+            compared = latest_comparison(index, champion, challenger)
+    found = Status(
+        time=now,
+        champion=champion,
+        since=since,
+        challenger=challenger,
+        days=tuple(days),
+        recent=recent,
+        looks=looks,
+        untested="" if holdout is not None else f"not tested: {SEEN_HOLDOUT}",
+        promise=detector.promise_text,
+        calibrated=entries[champion].time,
+        judged=counts,
+        false_alarms=false_alarms,
+        drift=drift,
+        waiting=waiting,
+        enough=max(ENOUGH_WILD, int(detector.record.get("habitat", {}).get("wild", 0))),
+        later=later,
+        compared=compared,
+        next="",
+    )
+    return replace(found, next=_next(found))
+
+
+def look(
+    habitat: "Habitat", champion: str, holdout_scores: npt.ArrayLike, error: float = ERROR
+) -> tuple[Evidence, UnknownShare | None, list[tuple[float, Block, float, float, float]]]:
+    """Look at the champion's traffic: the sequential test, the last rows, and the course by day.
+
+    Each day is (its start, its block, bound, estimate, evidence after it).
+    """
+    test = SequentialTest.of(holdout_scores, error)
+    name = f"unknowns {champion} {blake2b(np.asarray(holdout_scores).tobytes(), digest_size=8).hexdigest()}"
+    closed = _closed(habitat, name, len(test.thresholds))
+    after = max((each["until"] for each in closed), default=0)
+    rows = habitat.store.rows(after=after, detector=champion)
+    days = np.where(rows.time < _settled_until(habitat), np.floor(rows.time / DAY), np.nan)
+    pending = [_measured(test, rows, days == day, holdout_scores) for day in np.unique(days[~np.isnan(days)])]
+    today = np.floor(habitat.clock() / DAY) * DAY
+    finished = [each for each in pending if each["start"] < today]
+    if finished and not habitat.store.index.readonly:
+        _close(habitat, name, finished)
+    course = closed + pending
+    blocks = [Block(each["rows"], tuple(each["above"])) for each in course]
+    evidence = test.run(blocks)
+    with habitat.store.index.reading() as index:
+        query = "SELECT score FROM answers WHERE detector = ? ORDER BY id DESC LIMIT ?"
+        last = np.array([np.nan if each is None else each for (each,) in index.execute(query, (champion, RECENT))])
+    recent = unknown_share(holdout_scores, _finite(last)) if len(last) else None
+    listed = [
+        (each["start"], block, each["bound"], each["estimate"], value)
+        for each, block, value in zip(course, blocks, evidence.values, strict=True)
+    ]
+    return evidence, recent, listed
+
+
+def _settled_until(habitat: "Habitat") -> float:
+    """The time until which it is settled which rows are kept.
+
+    A window that has had more answers than it keeps exchanges rows until it ends. A look at rows that are gone at the next
+    look would be no look at the same traffic.
+    """
+    windows = habitat.store.windows()
+    if not len(windows) or windows.below[-1] >= 1 or habitat.clock() >= windows.start[-1] + habitat.store.window:
+        return math.inf
+    return float(windows.start[-1])
+
+
+def _examples_after(habitat: "Habitat", after: int) -> int:
+    """How many rows with an example have a later id."""
+    with habitat.store.index.reading() as index:
+        query = "SELECT count(*) FROM answers WHERE id > ? AND shard IS NOT NULL"
+        return int(index.execute(query, (after,)).fetchone()[0])
+
+
+def _measured(test: SequentialTest, rows: Rows, mask: npt.NDArray[np.bool_], holdout: npt.ArrayLike) -> dict[str, Any]:
+    """A day of rows, as it is recorded."""
+    block, share = test.count(rows.score[mask]), unknown_share(holdout, _finite(rows.score[mask])[-RECENT:])
+    return {
+        "start": float(np.floor(rows.time[mask][0] / DAY) * DAY),
+        "until": int(rows.id[mask][-1]),
+        "rows": block.rows,
+        "above": list(block.above),
+        "bound": share.bound,
+        "estimate": share.estimate,
+    }
+
+
+def _finite(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Scores that are not finite as the largest number: a detector rejects them."""
+    return np.where(np.isfinite(scores), scores, np.finfo(np.float64).max)
+
+
+def _closed(habitat: "Habitat", name: str, thresholds: int) -> list[dict[str, Any]]:
+    """The days of a test that were recorded."""
+    with habitat.store.index.reading() as index:
+        texts = [row["data"] for row in index.execute("SELECT data FROM looks WHERE test = ? ORDER BY number", (name,))]
+    days = []
+    for text in texts:
+        try:
+            day: dict[str, Any] = parse(text.encode(), dict[str, Any])
+        except SchemaError:
+            continue
+        if len(day.get("above", ())) == thresholds:
+            days.append(day)
+    return days
+
+
+def _close(habitat: "Habitat", name: str, days: Sequence[dict[str, Any]]) -> None:
+    """Record days; another process may have recorded some of them meanwhile."""
+    with habitat.store.index.writing() as index:
+        query = "SELECT max(json_extract(data, '$.until')) AS until FROM looks WHERE test = ?"
+        until = index.execute(query, (name,)).fetchone()["until"] or 0
+        rows = [(habitat.clock(), name, json.dumps(day)) for day in days if day["until"] > until]
+        index.executemany("INSERT INTO looks(time, test, data) VALUES(?, ?, ?)", rows)
+
+
+def _by_day(windows: Windows) -> list[Day]:
+    starts = np.floor(windows.start / DAY) * DAY
+    names = ("seen", "unknown", "sampled", "dropped")
+    return [
+        Day(float(start), **{name: int(getattr(windows, name)[starts == start].sum()) for name in names})
+        for start in np.unique(starts)
+    ]
+
+
+def _with_course(days: Sequence[Day], course: Sequence[tuple[float, Block, float, float, float]]) -> list[Day]:
+    """The days with what the test of the champion says of them."""
+    by_start = {day.start: day for day in days}
+    for start, block, bound, estimate, evidence in course:
+        day = by_start.get(start, Day(start))
+        by_start[start] = Day(
+            day.start, day.seen, day.unknown, day.sampled, day.dropped, block.rows, bound, estimate, evidence
+        )
+    return [by_start[start] for start in sorted(by_start)]
+
+
+def _next(now: Status) -> str:
+    """What to do, in one line; the first of these that is due."""
+    judged, drift, challenger, compared = now.judged, now.drift, now.challenger, now.compared
+    random = judged.evidence + judged.fresh
+    if challenger is not None:
+        if compared is not None and compared.get("separated"):
+            return f"promote: {challenger} accepts less unknown traffic than {now.champion}"
+        if now.later < ENOUGH_LATER:
+            missing = ENOUGH_LATER - now.later
+            return f"wait: {count_text(missing, 'more example')} of later traffic before {challenger} is compared"
+        if compared is None or now.later >= 1.5 * compared.get("later", 0):
+            return f"compare: {count_text(now.later, 'later example')} can judge {challenger}"
+        if now.found and now.later >= ENOUGH_WILD:
+            return f"refresh: {challenger} is not shown to be better, and {count_text(now.later, 'later example')} can train"
+        again = math.ceil(1.5 * compared.get("later", 0)) - now.later
+        return f"wait: {challenger} is not shown to be better; compare again after {count_text(again, 'more example')}"
+    is_due = now.waiting >= now.enough
+    if drift is not None and drift.found:
+        reason = "known scores have changed"
+        return f"refresh: {reason}" if is_due else f"review: {reason}; label what is listed"
+    if now.found:
+        if not judged.unknown and not random:
+            return "review: unknowns are found; see what they are"
+        if is_due:
+            return f"refresh: unknowns are found, and {count_text(now.waiting, 'example')} are collected"
+        return f"wait: unknowns are found; a refresh needs {count_text(now.enough - now.waiting, 'more example')}"
+    if not any(day.seen for day in now.days):
+        return "nothing: there is no traffic yet"
+    if judged.newest is None or now.time - judged.newest > STALE:
+        age = "no known answers of the random sample" if judged.newest is None else "only old known answers"
+        return f"review: there are {age} to check the promise with"
+    return "nothing"
