@@ -294,7 +294,9 @@ def _linear_outputs(model: nn.Module) -> Iterator[list[Tensor]]:
     """What each nn.Linear that is called in the block returns, with a gradient even if its weights are frozen."""
     made: list[Tensor] = []
 
-    def keep(_layer: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
+    def keep(_layer: nn.Module, _inputs: Any, output: Any) -> Any:
+        if not isinstance(output, Tensor):  # of a subclass
+            return output
         if torch.is_grad_enabled() and not output.requires_grad:
             output = output.requires_grad_().clone()  # the model may change it in place, which a leaf forbids
         made.append(output)
