@@ -65,8 +65,10 @@ def read_model(text: str, seed: int = 0) -> nn.Module:
 
 
 def read_detector(options: Any) -> Detector:
-    """The saved detector that the options name, with the model of --model if there is one."""
-    return load(options.detector, model=None if options.model is None else read_model(options.model))
+    """The saved detector that the options name, with the model of --model and on the --device if there are such."""
+    detector = load(options.detector, model=None if options.model is None else read_model(options.model))
+    device = getattr(options, "device", None)
+    return detector if device is None else detector.to(device)
 
 
 def read_start(options: Any) -> tuple[Any, Detector | None]:
