@@ -78,6 +78,9 @@ def read_start(options: Any) -> tuple[Any, Detector | None]:
     directory = None if options.weights is None else detector_directory(options.weights)
     if directory is None:
         return options, None
+    pretrained = directory / "weights.safetensors"
+    if pretrained.is_file() and not (directory / "detector.json").exists():
+        raise InputError(f"--weights {options.weights} holds no detector, but weights of pretrain: give {pretrained}")
     spec = read_description(directory)["input"]
     if options.model is not None and isinstance(spec, TableSpec):
         options = replace(options, model=_sized(options.model, spec))
