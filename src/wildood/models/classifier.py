@@ -146,8 +146,8 @@ class Classifier(nn.Module):
 
 def cpu_has_bf16() -> bool:
     """Whether the CPU has instructions for bfloat16; older torch does not tell, which counts as yes."""
-    told: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return not told or any(has for name, has in told.items() if "bf16" in name)
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return not capabilities or any(has for name, has in capabilities.items() if "bf16" in name)
 
 
 def logits_of(output: Any) -> Tensor:
