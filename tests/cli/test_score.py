@@ -113,6 +113,16 @@ def test_interrupted_it_says_what_is_kept_and_called_again_where_it_continues(pl
     assert "already" not in capsys.readouterr().err
 
 
+def test_a_device_is_named_and_refused_where_there_is_none_or_ray(place, capsys):
+    np.save("few.npy", np.load("x.npy")[:10])
+    assert whole("d", "few.npy") == whole("d", "few.npy", "--device", "cpu")
+    capsys.readouterr()
+    assert main(["score", "d", "few.npy", "--device", "nowhere"]) == 2
+    assert capsys.readouterr().err.startswith("wildood: device is 'nowhere', which torch cannot use here: give 'cpu'")
+    assert main([*RAY, "--device", "cpu"]) == 2
+    assert "with --ray, each task has a CPU" in capsys.readouterr().err
+
+
 OTHERS = {
     "a detector": ["other", "x.npy"],
     "examples": ["d", "y.npy"],

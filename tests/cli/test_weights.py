@@ -176,6 +176,13 @@ def test_a_mistake_is_one_line(fitted, assert_mistake, weights, message):
     assert_mistake(["fit", *DATA, *SHORT, "--weights", weights, "--out", "x"], message)
 
 
+def test_the_directory_of_a_pretraining_is_answered_with_its_weights(arrays, assert_mistake):
+    (arrays / "pretrained" / "run").mkdir(parents=True)
+    shutil.copy(arrays / "w.safetensors", arrays / "pretrained" / "weights.safetensors")
+    message = "--weights pretrained holds no detector, but weights of pretrain: give pretrained/weights.safetensors"
+    assert_mistake(["fit", *DATA, *SHORT, *MODEL, "--weights", "pretrained", "--out", "x"], message)
+
+
 def test_the_holdout_of_the_detector_to_start_from_is_refused(last, arrays, assert_mistake):
     place, _ = last
     given = {name: np.load(arrays / "holdout.npz")[name][:-1] for name in "xy"}

@@ -214,6 +214,7 @@ DAY = dt.date(2026, 1, 1)
         ({"age": None}, "wild lacks column 'age': give every column that the input spec was fitted on"),
         ({"age": ["20", "old", "1", "2"]}, "wild: column 'age' is 'old' in row 1: give a number, as in labelled data"),
         ({"age": [1.0, np.inf, 2.0, 3.0]}, "wild: column 'age' is infinite in row 1: give a number, or none"),
+        ({"age": [1.0, 1e300, 2.0, 3.0]}, "wild: column 'age' is 1e+300 in row 1, too far from labelled data for float32"),
         ({"age": [1.0]}, "wild has columns of 1 to 4 values: give one for each row"),
         ({"age": np.ones((4, 2))}, "wild: column 'age' has shape (4, 2): give one value for each row"),
         ({"age": [[1], [2, 3], [], []]}, "wild: column 'age' is no column of numbers or text"),

@@ -36,6 +36,13 @@ def test_both_kinds_of_file_give_the_same_rows(tmp_path):
     assert [(row.text, row.label) for row in columns.rows(file_of(tmp_path, [table], "a.csv"))] == texts
 
 
+def test_halves_of_characters_are_spelt_out(tokenizer, tmp_path):
+    path = file_of(tmp_path, ['{"text": "\\ud800 a"}\n'])
+    assert [row.text for row in TextColumns().rows(path)] == ["\\ud800 a"]
+    tokenizer.set_length(4)
+    assert len(TextReader(TextColumns(), tokenizer).read(path, "wild")) == 1
+
+
 def test_the_class_is_by_default_label_or_class(tmp_path):
     lines = [{"text": "a", "label": "x"}, {"text": "b", "class": "y"}, {"text": "c", "intent": "z"}]
     assert list(TextColumns().rows(file_of(tmp_path, lines))) == [Row(1, "a", "x"), Row(2, "b", "y"), Row(3, "c", None)]

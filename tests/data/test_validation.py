@@ -100,8 +100,10 @@ def test_labels_that_are_not_classes_are_refused(labels, message):
         labelled_source((X, labels), "labelled")
 
 
-def test_a_list_of_pairs_is_read_by_a_loader():
-    source = labelled_source(DataLoader([(row, int(label)) for row, label in zip(X, Y, strict=True)]), "labelled")
+@pytest.mark.parametrize("size", [1, None])
+def test_a_list_of_pairs_is_read_by_a_loader(size):
+    pairs = [(row, int(label)) for row, label in zip(X, Y, strict=True)]
+    source = labelled_source(DataLoader(pairs, batch_size=size), "labelled")
     examples, labels = source.gather(ORDER)
     assert torch.equal(examples, torch.from_numpy(X)[ORDER])
     assert labels.tolist() == [3, 0, 3, 3]

@@ -10,7 +10,7 @@ from torch import nn
 
 import wildood
 from wildood.data.sources import ArraySource, Part
-from wildood.detect.baseline import StoredOutputs, best_start, fitted_ensemble
+from wildood.detect.baseline import StoredOutputs, best_start, fitted_ensemble, has_enough_examples
 from wildood.detect.drift import _difference
 from wildood.detect.split import split_for_fit
 from wildood.evaluate.metrics import auroc
@@ -84,9 +84,40 @@ def test_without_unknowns_the_start_has_the_ensemble_in_units_of_the_holdout():
     assert only_energy.classifier.tap is None
 
 
-def test_with_fewer_labelled_examples_than_neighbours_the_start_has_its_energy():
-    parts = split((ring(600), ring(800)[0], ring(400)))._replace(labelled=ArraySource(*ring(40)))
-    assert isinstance(best_start(model(), START, parts, 0.05, seed=0).score, EnergyScore)
+def wide():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 200), nn.ReLU(), nn.Linear(200, 2))
+
+
+@pytest.mark.parametrize(
+    ("network", "labelled", "score"),
+    [
+        (model, 40, EnergyScore),  # fewer than neighbours
+        (model, 80, EnergyScore),  # each class has fewer
+        (model, 120, Ensemble),
+        (wide, 120, EnergyScore),  # fewer than features
+        (wide, 600, Ensemble),
+    ],
+)
+def test_with_few_labelled_examples_the_start_has_its_energy(network, labelled, score):
+    parts = split((ring(600), ring(800)[0], ring(400)))._replace(labelled=ArraySource(*ring(labelled)))
+    assert isinstance(best_start(network(), START, parts, 0.05, seed=0).score, score)
+
+
+@pytest.mark.parametrize(
+    ("examples", "classes", "directions", "enough"),
+    [
+        (499, 10, 64, False),  # 50 neighbours: more than of a class, and than a tenth
+        (500, 10, 64, True),
+        (500, 100, 64, True),
+        (150, 3, 64, True),
+        (150, 3, 73, False),  # 147 degrees of freedom
+    ],
+)
+def test_an_ensemble_needs_more_examples_than_neighbours_and_directions(examples, classes, directions, enough):
+    score = Ensemble()
+    score.members[2].whitening = torch.empty(100, directions)
+    assert has_enough_examples(score, torch.arange(examples) % classes) == enough
 
 
 def test_the_ensemble_of_a_trained_classifier_needs_neighbours():

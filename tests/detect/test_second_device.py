@@ -237,3 +237,14 @@ def test_a_device_is_named_to_pretrain(toy):
     for device in ("cpu", "auto"):
         model = wildood.pretrain(MLP(2, 3), toy.labelled, schedule=schedule, device=device, verbose=False)
         assert next(model.parameters()).device.type == ("cuda" if device == "auto" and torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.parametrize("score", [wildood.EnergyScore(), wildood.Ensemble()], ids=lambda score: type(score).__name__)
+def test_a_detector_is_moved_with_all_that_its_score_has_fitted(toy, trained, there, score, monkeypatch):
+    monkeypatch.setattr("wildood.detect.detector.chosen_device", torch.device)  # which refuses "meta"
+    detector = wildood.posthoc(trained(), score, labelled=toy.labelled, holdout=toy.holdout)
+    expected = answers(detector, toy.unknown)
+    assert detector.to(THERE) is detector
+    tensors = [*detector.classifier.state_dict().values(), *detector.scorer.state_dict().values()]
+    assert {tensor.device for tensor in tensors} == {THERE}
+    assert_same(answers(detector, toy.unknown), expected)

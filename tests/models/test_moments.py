@@ -7,7 +7,16 @@ from torch.nn.utils import parametrizations
 
 from wildood.methods.objective import Precondition
 from wildood.models.classifier import Classifier
-from wildood.models.moments import EXAMPLES, FULL, LEAST_RIDGE, MEAN_SQUARE, WIDEST, moments_of, whitening_matrix
+from wildood.models.moments import (
+    EXAMPLES,
+    FULL,
+    LEAST_RIDGE,
+    MEAN_SQUARE,
+    WIDEST,
+    logit_layer,
+    moments_of,
+    whitening_matrix,
+)
 from wildood.models.small import MLP
 from wildood.train.transforms import Preconditioner
 
@@ -290,6 +299,25 @@ def test_steps_of_the_weight_do_not_depend_on_a_temperature():
     torch.manual_seed(1)
     divided = logits(Calibrated(nn.Linear(5, 3)), Calibrated.temperature)
     torch.testing.assert_close(divided, plain)
+
+
+class WithNothing(nn.Linear):
+    """A linear layer that returns a tuple."""
+
+    def forward(self, x):
+        return super().forward(x), None
+
+
+class Cosine(nn.Linear):
+    """A layer whose rows have the length 1 before they multiply features."""
+
+    def forward(self, x):
+        return nn.functional.linear(x, nn.functional.normalize(self.weight), self.bias)
+
+
+def test_a_layer_makes_logits_if_its_weight_and_bias_do_whatever_it_returns():
+    assert logit_layer(network(WithNothing(5, 3)), SOME) == ("2", 1.0)
+    assert logit_layer(network(Cosine(5, 3)), SOME) is None
 
 
 def test_a_layer_of_zeros_makes_logits():

@@ -95,6 +95,37 @@ def test_logits_that_are_all_the_same_have_a_pace():
     assert torch.linalg.eigvalsh(matrix_of(start)).min() > 0
 
 
+class Multiplied(MLP):
+    """The same logits, by a last layer that makes a part of them."""
+
+    def __init__(self, factor):
+        super().__init__(2, 3)
+        self.factor = factor
+
+    def forward(self, x):
+        return self.factor * super().forward(x)
+
+
+def logits_after_training(factor: float) -> torch.Tensor:
+    torch.manual_seed(0)
+    model = Multiplied(factor)
+    with torch.no_grad():
+        for parameter in model.head.parameters():
+            parameter.div_(factor)
+    classifier = Classifier(model)
+    objective = wildood.Woods().objective(classifier, measure_start(classifier, LABELLED, 0))
+    Training(objective, LABELLED, WILD, replace(PLAIN, steps=20, clip=1.0, lr=0.03), seed=0).train()
+    return classifier(torch.as_tensor(LABELLED.examples)).logits
+
+
+@pytest.mark.parametrize("factor", [-1.0, 1e-3, 1e3])
+def test_training_does_not_depend_on_a_factor_behind_the_last_layer(factor):
+    before = network()(torch.as_tensor(LABELLED.examples)).logits
+    after = logits_after_training(1.0)
+    assert (after - before).abs().mean() > 0.05
+    torch.testing.assert_close(logits_after_training(factor), after, rtol=1e-3, atol=1e-3)
+
+
 def test_step_of_the_last_layer_is_in_white_coordinates_and_all_others_are_as_they_were():
     far = replace(PLAIN, lr=100.0)  # one step, so far that little of it is lost to rounding
     (found, matrix), (plain, _) = steps(far, white=True), steps(far, white=False)

@@ -12,7 +12,7 @@ import tyro
 
 from wildood.cli.inputs import read_detector, read_test, read_unlabelled
 from wildood.cli.main import say
-from wildood.cli.options import DATA_ROOT, named, parse
+from wildood.cli.options import DATA_ROOT, DEVICE, named, parse
 from wildood.data.files import write_text
 from wildood.detect.split import check_seed
 from wildood.errors import InputError, as_utf8
@@ -46,6 +46,7 @@ class EvaluateOptions:
     id: Annotated[str | None, named("DATA")] = None
     ood: Annotated[tuple[str, ...], named("DATA [DATA ...]")] = ()
     model: Annotated[str | None, named("MODULE:FUNCTION")] = None
+    device: Annotated[str | None, named("NAME", help=DEVICE)] = None
     out: Annotated[Path | None, named("DIRECTORY")] = None
     skip_broken: bool = False
     data_root: Annotated[Path | None, named("DIRECTORY", help=DATA_ROOT)] = None

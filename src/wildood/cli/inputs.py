@@ -65,8 +65,10 @@ def read_model(text: str, seed: int = 0) -> nn.Module:
 
 
 def read_detector(options: Any) -> Detector:
-    """The saved detector that the options name, with the model of --model if there is one."""
-    return load(options.detector, model=None if options.model is None else read_model(options.model))
+    """The saved detector that the options name, with the model of --model and on the --device if there are such."""
+    detector = load(options.detector, model=None if options.model is None else read_model(options.model))
+    device = getattr(options, "device", None)
+    return detector if device is None else detector.to(device)
 
 
 def read_start(options: Any) -> tuple[Any, Detector | None]:
@@ -76,6 +78,9 @@ def read_start(options: Any) -> tuple[Any, Detector | None]:
     directory = None if options.weights is None else detector_directory(options.weights)
     if directory is None:
         return options, None
+    pretrained = directory / "weights.safetensors"
+    if pretrained.is_file() and not (directory / "detector.json").exists():
+        raise InputError(f"--weights {options.weights} holds no detector, but weights of pretrain: give {pretrained}")
     spec = read_description(directory)["input"]
     if options.model is not None and isinstance(spec, TableSpec):
         options = replace(options, model=_sized(options.model, spec))

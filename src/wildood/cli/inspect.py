@@ -10,7 +10,7 @@ import tyro
 
 from wildood.cli.inputs import read_detector, read_unlabelled
 from wildood.cli.main import FOUND, OK, say_named
-from wildood.cli.options import DATA_ROOT, named, parse
+from wildood.cli.options import DATA_ROOT, DEVICE, named, parse
 from wildood.data.files import write_text
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import check_confidence
@@ -45,6 +45,7 @@ class InspectOptions:
     confidence: Annotated[float, named("SHARE", "(default: 0.95)")] = 0.95
     top: Annotated[int, named("N", f"(default: {TOP})")] = TOP
     model: Annotated[str | None, named("MODULE:FUNCTION")] = None
+    device: Annotated[str | None, named("NAME", help=DEVICE)] = None
     out: Annotated[Path | None, named("DIRECTORY", "(default: DETECTOR/inspection)")] = None
     skip_broken: bool = False
     data_root: Annotated[Path | None, named("DIRECTORY", help=DATA_ROOT)] = None

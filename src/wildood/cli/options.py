@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from wildood.methods.objective import Method
 
 Options = TypeVar("Options")
+DEVICE = "cpu, cuda, or auto for a GPU if there is one (default: where the model is made)."
 DATA_ROOT = "of named sets and decoded pictures (default: $WILDOOD_DATA, or the user's cache)."
 
 

@@ -17,7 +17,7 @@ import tyro
 
 from wildood import __version__
 from wildood.cli.inputs import open_unlabelled, read_detector, read_model
-from wildood.cli.options import DATA_ROOT, named, parse
+from wildood.cli.options import DATA_ROOT, DEVICE, named, parse
 from wildood.data.archives import Archive, Shard
 from wildood.detect.bulk import Format, ShardDirectory, ShardScores, score_archive, score_shard, shard_directory
 from wildood.detect.detector import Detector
@@ -48,6 +48,7 @@ class ScoreOptions:
     detector: Annotated[Path, tyro.conf.Positional, named("DETECTOR")]
     examples: Annotated[str, tyro.conf.Positional, named("EXAMPLES")]
     model: Annotated[str | None, named("MODULE:FUNCTION")] = None
+    device: Annotated[str | None, named("NAME", help=DEVICE)] = None
     format: Format = "csv"
     out: Annotated[str, named("FILE")] = "-"
     skip_broken: bool = False
@@ -62,6 +63,8 @@ def run(words: Sequence[str]) -> None:
     if options.out != "-" and ((out.exists() and not out.is_file()) or not out.parent.is_dir()):
         what = "is a directory or a device" if out.exists() else "is in a directory that does not exist"
         raise InputError(f"--out {options.out} {what}: give a file, or - for standard output")
+    if options.ray is not None and options.device is not None:
+        raise InputError("--device is for scoring on this machine: with --ray, each task has a CPU; leave it out")
     detector = read_detector(options)
 
     def scorer(shards: Iterator[Shard]) -> Iterator[tuple[Shard, ShardScores]]:

@@ -35,6 +35,13 @@ def is_stream(data: Any) -> bool:
     return isinstance(data, Iterable) and not by_index and not isinstance(data, Mapping)
 
 
+def collate_of(data: Any) -> Callable[[list[Any]], Any] | None:
+    """What a DataLoader makes a batch of items with; None where examples of one shape are stacked."""
+    own = data.collate_fn if isinstance(data, DataLoader) else None
+    # Not `own in {...}`: a dataclass, as those of Hugging Face, has no hash.
+    return None if own is default_collate or own is default_convert else own
+
+
 @dataclass(frozen=True, eq=False)
 class Stream:
     """The items of a stream, from its beginning; a DataLoader's workers read them, and its collate_fn makes batches.
@@ -46,12 +53,6 @@ class Stream:
 
     data: Any
     name: str
-
-    @property
-    def collate(self) -> Callable[[list[Any]], Any] | None:
-        """What makes a batch of items; None where examples of one shape are stacked."""
-        own = self.data.collate_fn if isinstance(self.data, DataLoader) else None
-        return None if own in {default_collate, default_convert} else own
 
     def sample(self, *, labelled: bool | None) -> tuple[DatasetSource, list[Any]]:
         """A uniform sample of the first 1,000,000 examples, checked, as many as memory may hold; then in a random order.
@@ -96,7 +97,7 @@ class Stream:
             yield source, [source.checked(item, number) for number, item in [first, *islice(items, count - 1)]]
 
     def _source(self, *, labelled: bool) -> DatasetSource:
-        return DatasetSource((), labelled, self.name, self.collate)
+        return DatasetSource((), labelled, self.name, collate_of(self.data))
 
     def _items(self) -> Iterator[Any]:
         """The items one by one, in the order that the DataLoader would read them in."""

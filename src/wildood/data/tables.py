@@ -79,6 +79,12 @@ class NumericColumn:
         """A column as model input, one row for each value."""
         values = column.numbers()
         scaled = ((signed_log(values) if self.log else values) - self.mean) / self.std
+        far = np.abs(scaled) > np.finfo(np.float32).max
+        if far.any():
+            row = int(far.argmax())
+            raise InputError(
+                f"{column.name} is {values[row]} in row {row}, too far from labelled data for float32: repair it"
+            )
         return np.stack([np.where(column.missing, 0, scaled), column.missing][: self.width], axis=1)
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from wildood.data.archives import Archive, Shard, ShardExamples
 from wildood.data.files import digest, open_plain
 from wildood.data.sources import ArraySource, StructuredSource
-from wildood.errors import InputError
+from wildood.errors import InputError, as_utf8
 from wildood.settings import quoted
 
 KINDS = (".csv", ".jsonl")
@@ -82,7 +82,8 @@ class TextColumns:
         label = next((row[name] for name in names if name in row), None)
         if isinstance(label, bool | float | list | dict):
             raise InputError(f"{place}: line {line} has {quoted(label)} as its class: give an integer or a name")
-        return Row(line, text, None if label in {None, ""} else str(label))
+        # JSON can hold halves of characters (\ud800), which tokenizers refuse.
+        return Row(line, as_utf8(text), None if label in {None, ""} else str(label))
 
 
 def _listed(row: dict[str, Any]) -> str:

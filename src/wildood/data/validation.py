@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset, WeightedRandomSampler, default_collate
+from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
 
 from wildood.data.hugging_face import (
     LABEL_KEYS,
@@ -35,7 +35,7 @@ from wildood.data.sources import (
     check_plain,
     native,
 )
-from wildood.data.streams import NO_EXAMPLE, Stream, is_stream
+from wildood.data.streams import NO_EXAMPLE, Stream, collate_of, is_stream
 from wildood.data.structures import is_structure, map_structure, parts_of
 from wildood.data.tables import TableSpec, is_frame
 from wildood.errors import InputError
@@ -281,7 +281,7 @@ def _refuse_selection(loader: DataLoader[Any], name: str) -> None:
 def _dataset(data: Any, name: str, *, labelled: bool, instead: str, collated: bool = False) -> DatasetSource:
     """A map-style dataset, or that of a DataLoader; anything else is refused with the line to write instead."""
     if isinstance(data, DataLoader):
-        collate = None if data.collate_fn is default_collate else data.collate_fn
+        collate = collate_of(data)
         _refuse_selection(data, name)
         source = _dataset(data.dataset, name, labelled=labelled, instead=instead, collated=collate is not None)
         text = "%s: of the DataLoader, the dataset, collate_fn and workers are used; its batch size and its order are not"

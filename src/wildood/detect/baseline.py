@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from wildood.data.sources import ArraySource, Source
 from wildood.data.structures import Raw, one_tensor
@@ -17,16 +17,17 @@ from wildood.evaluate.metrics import Floats
 from wildood.evaluate.selection import compare_acceptance
 from wildood.models.classifier import Classifier, Outputs, copy_classifier, evaluating, forward_all
 from wildood.scores.energy import EnergyScore
-from wildood.scores.ensemble import Ensemble
+from wildood.scores.ensemble import NEIGHBOURS, Ensemble
 from wildood.scores.knn import Knn
 from wildood.scores.mahalanobis import Mahalanobis
 from wildood.scores.max_softmax import MaxSoftmax
+from wildood.scores.relative_mahalanobis import RelativeMahalanobis
 from wildood.scores.score import Score, score_all
 from wildood.train.distributed import broadcast
 
 CONFIDENCE = 0.95  # that a score beats the energy
 FIT_SAMPLE = 10_000  # labelled examples, at most, that a score is fitted on: more would make KNN slow and large
-OF_A_CLASS = 50  # but so many for each class, if there are as many: as many as the ensemble's KNN has neighbours
+OF_A_CLASS = NEIGHBOURS  # but so many for each class, if there are as many
 
 
 class Baseline(NamedTuple):
@@ -52,8 +53,8 @@ def best_start(
 
     A score is shown to beat it as training is: by wild acceptance at equal false-alarm rates, but at 95 % confidence for all
     candidates together, and by fresh and wild examples of the training, too, because the start has not seen them. The
-    candidates need one forward pass: energy, max-softmax, KNN and Mahalanobis. A model without features has its energy in
-    the place of the ensemble, and so has everything with `only_energy`.
+    candidates need one forward pass: energy, max-softmax, KNN and Mahalanobis. The energy takes the place of the ensemble
+    for a model without features, for too few labelled examples (`has_enough_examples`), and with `only_energy`.
 
     There are no candidates where known traffic is like labelled data and not like the holdout: that changes each score in
     its own way, so that wild acceptance does not tell which is better.
@@ -97,7 +98,7 @@ def best_start(
 
 
 def fitted_ensemble(tapped: Classifier, data: FitSplit, seed: int) -> Ensemble | None:
-    """The `Ensemble` score of a trained classifier with features; None where it cannot be fitted."""
+    """The `Ensemble` score of a trained classifier with features; None where labelled data is too little for it."""
     known, score = fit_sample(data.labelled, seed), Ensemble()
     examples = ArraySource(np.arange(len(known))[:, None], all_labels(known))
     if not _is_fitted(score, StoredOutputs(tapped, known), examples, StoredOutputs(tapped, data.selection)):
@@ -125,13 +126,37 @@ def _is_fitted(score: Score, labelled: "StoredOutputs", examples: Source, unseen
         fit(labelled, examples)
     except InputError as error:  # fewer examples than neighbours, or features that do not vary
         failed = error
-    if broadcast(b"fitted" if failed is None else b"failed") == b"failed":  # all processes decide as the first one does
+    is_fitted = failed is None and (not isinstance(score, Ensemble) or has_enough_examples(score, all_labels(examples)))
+    if broadcast(b"fitted" if is_fitted else b"failed") == b"failed":  # all processes decide as the first one does
         return False
     if failed is not None:
         raise failed
     if isinstance(score, Ensemble):
         score.standardise(unseen, unseen.rows())
     return True
+
+
+def has_enough_examples(score: Ensemble, labels: Tensor) -> bool:
+    """Whether the members of an ensemble have seen enough labelled examples to say anything of unseen ones.
+
+    KNN measures a density if an example's neighbours are near it: if they are no more than an average class has, or than a
+    tenth of all examples. The covariance of the relative Mahalanobis distance has ν degrees of freedom, one for each example
+    less one for each class. Of normal features, it takes the squared distance of an unseen example in d directions for
+    ν / (ν - d - 1) times what it is: at most twice for ν >= 2 (d + 1).
+
+    >>> from wildood.models.classifier import with_features
+    >>> x, labels = torch.randn(200, 4, generator=torch.manual_seed(0)), torch.arange(200) % 3
+    >>> score, classifier = Ensemble(), with_features(Classifier(nn.Linear(4, 3)), ArraySource(x))
+    >>> for count in (130, 160):
+    ...     score.fit_members(classifier, ArraySource(x[:count], labels[:count]))
+    ...     has_enough_examples(score, labels[:count])
+    False
+    True
+    """
+    relative = next(member for member in score.members if isinstance(member, RelativeMahalanobis))
+    classes, directions = len(np.unique(labels)), relative.whitening.shape[1]
+    near = max(len(labels) / classes, len(labels) / 10) >= NEIGHBOURS
+    return near and len(labels) - classes >= 2 * (directions + 1)
 
 
 class StoredOutputs(Classifier):

@@ -31,7 +31,7 @@ from wildood.evaluate.thresholds import (
     thresholds_by_class,
     tied_scores,
 )
-from wildood.models.classifier import EVAL_BATCH, Classifier, Outputs, each_output
+from wildood.models.classifier import EVAL_BATCH, Classifier, Outputs, chosen_device, each_output
 from wildood.scores.score import Score, score_all
 from wildood.settings import check_flag, check_path, quoted
 from wildood.train.history import Row
@@ -420,6 +420,19 @@ class Detector:
     def _each(self, x: Any, take: Callable[[Outputs], Tensor]) -> npt.NDArray[Any]:
         """What `take` makes of the outputs for every example."""
         return np.concatenate([each_output(self.classifier, source, take).numpy() for source in self._in_order(x)])
+
+    def to(self, device: str | torch.device) -> "Detector":
+        """The detector itself, moved to a device, such as "cuda"; "auto" for a GPU if there is one.
+
+        >>> import wildood
+        >>> detector = wildood.posthoc(torch.nn.Linear(2, 3), wildood.EnergyScore(), holdout=np.ones((40, 2), np.float32))
+        >>> detector.to("cpu") is detector
+        True
+        """
+        place = chosen_device(device)
+        self.classifier.to(place)
+        self.scorer.to(place)
+        return self
 
     def to_module(self) -> "DetectorModule":
         """The detector as an `nn.Module`: raw examples in; class or -1, score, known and p-value out."""

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,8 +27,9 @@ def push(detector: "Detector", repo: str, private: bool | None, message: str) ->
     from wildood.detect.card import is_card  # noqa: PLC0415 - it describes detectors, which call this
 
     private = optional(check_flag)(private, "private")
-    with TemporaryDirectory() as place, _one_error(f"{SCHEME}{repo}"):
+    with TemporaryDirectory() as place, ExitStack() as stack:
         files = sorted(detector.save(place).iterdir())
+        stack.enter_context(_one_error(f"{SCHEME}{repo}"))  # of the Hub: an error of `save` is another
         api = hub.HfApi(library_name="wildood")
         api.create_repo(repo, private=private, exist_ok=True)
         names, there = {file.name for file in files}, api.list_repo_files(repo, revision=revision)

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -93,9 +94,11 @@ def divide_logits(
     else:
         remedy = f"the detector divides them by {temperature:.2g} (the same classes, other probabilities)"
         model = uncompiled(copy.deepcopy(unwrapped(model)))
+        last: Any = model.get_submodule(layer[0])
         with torch.no_grad():
-            for parameter in model.get_submodule(layer[0]).parameters():
-                parameter.div_(temperature)
+            for parameter in (last.weight, last.bias):
+                if parameter is not None:
+                    parameter.div_(temperature)
         precision, classifier = classifier.precision, copied(model)
         classifier.train_in(precision)
     text = f"the model's logits are too {size}; {remedy}"

@@ -47,11 +47,15 @@ class Precondition(NamedTuple):
         weight: the layer's, one row for each output.
         matrix: M, in float32.
         shared: whether a direction u that all rows share is learned as well: weight = start + (V + 1 uᵀ) M.
+        scale: c, if the logits are c times what the layer makes: its bias is b = start + v / c, where SGD moves v.
+        bias: b, if there is one.
     """
 
     weight: Tensor
     matrix: Tensor
     shared: bool = False
+    scale: float = 1.0
+    bias: Tensor | None = None
 
 
 class Start(NamedTuple):
@@ -93,15 +97,16 @@ class Start(NamedTuple):
         """The last layer in whitened coordinates, for losses of z = wS + b; None if the model has no such layer.
 
         If the logits are c times as large, so is what is to be learned, and with w = -1/std(S) the gradient is a c-th of
-        what it was. So the mean square of a whitened feature is the variance of S (times `scale`).
+        what it was. So the mean square of a whitened feature is the variance of S (times `scale`). If the logits are c times
+        what the layer makes, its weight and its bias move as those of a layer that makes the logits, divided by c.
         """
         if self.moments is None:
             return None
-        weight = self.moments.layer.weight
+        weight, bias = self.moments.layer.weight, self.moments.layer.bias
         matrix = self.moments.matrix(self.spread**2 / self.moments.scale**2, self.wild)
         if matrix is None or not weight.requires_grad:
             return None
-        return Precondition(weight, math.sqrt(scale) * matrix, shared)
+        return Precondition(weight, math.sqrt(scale) * matrix, shared, self.moments.scale, bias)
 
 
 @dataclass(frozen=True)

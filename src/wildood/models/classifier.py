@@ -146,8 +146,8 @@ class Classifier(nn.Module):
 
 def cpu_has_bf16() -> bool:
     """Whether the CPU has instructions for bfloat16; older torch does not tell, which counts as yes."""
-    told: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return not told or any(has for name, has in told.items() if "bf16" in name)
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return not capabilities or any(has for name, has in capabilities.items() if "bf16" in name)
 
 
 def logits_of(output: Any) -> Tensor:
@@ -294,7 +294,9 @@ def _linear_outputs(model: nn.Module) -> Iterator[list[Tensor]]:
     """What each nn.Linear that is called in the block returns, with a gradient even if its weights are frozen."""
     made: list[Tensor] = []
 
-    def keep(_layer: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
+    def keep(_layer: nn.Module, _inputs: Any, output: Any) -> Any:
+        if not isinstance(output, Tensor):  # of a subclass
+            return output
         if torch.is_grad_enabled() and not output.requires_grad:
             output = output.requires_grad_().clone()  # the model may change it in place, which a leaf forbids
         made.append(output)

@@ -68,29 +68,35 @@ def moments_of(classifier: Classifier, some: Raw) -> Iterator[Moments | None]:
 def logit_layer(classifier: Classifier, some: Raw) -> tuple[str, float] | None:
     """The name of the last linear layer, if it makes the logits in its only call and has a weight of its own; and a scale.
 
-    The logits may be a multiple of its output, the scale, as in a classifier that was calibrated by a temperature.
+    The logits may be a multiple, the scale, of Wφ + b, as in a classifier that was calibrated by a temperature.
     """
     model = classifier.model
-    outputs: list[Tensor] = []
+    made: list[Tensor] = []
     with evaluating(classifier):
         batch = classifier.prepare(some)
         name = last_linear(model, batch, classifier.call)
         if name is None:
             return None
         layer = model.get_submodule(name)
-        # A copy: a model may divide the output in place.
-        with layer.register_forward_hook(lambda _layer, _inputs, output: outputs.append(output.clone())):
+        assert isinstance(layer, nn.Linear)  # noqa: S101 - for mypy
+
+        if not layer.weight.is_floating_point():  # quantized
+            return None
+
+        def keep(_layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+            features: Tensor = inputs[0] if inputs else named["input"]
+            made.append(nn.functional.linear(features, layer.weight, layer.bias))  # a subclass may return something else
+
+        with layer.register_forward_pre_hook(keep, with_kwargs=True):
             logits = logits_of(classifier.call(model, batch))
-    output = outputs[-1]
-    if not isinstance(layer, nn.Linear) or len(outputs) > 1:
-        return None
+    product = made[-1]
     uses = [each for _, each in model.named_parameters(remove_duplicate=False) if each is layer.weight]
-    if output.shape != logits.shape or len(uses) != 1:
+    if len(made) > 1 or product.shape != logits.shape or len(uses) != 1:
         return None
-    tolerance = max(1e-5, torch.finfo(output.dtype).eps)
-    output, logits = output.cpu().double(), logits.cpu().double()
-    scale = float((output * logits).sum() / output.square().sum()) if bool(output.any()) else 1.0
-    return (name, scale) if scale and torch.allclose(scale * output, logits, rtol=tolerance) else None
+    tolerance = max(1e-5, torch.finfo(product.dtype).eps)
+    product, logits = product.cpu().double(), logits.cpu().double()
+    scale = float((product * logits).sum() / product.square().sum()) if bool(product.any()) else 1.0
+    return (name, scale) if scale and torch.allclose(scale * product, logits, rtol=tolerance) else None
 
 
 def whitening_matrix(second_moment: Tensor, count: int, mean_square: float = MEAN_SQUARE) -> Tensor:

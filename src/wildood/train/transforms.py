@@ -12,7 +12,7 @@ Transform = Callable[[], None]
 
 
 class Preconditioner:
-    """Multiply a layer's gradient G by its whitening matrix M.
+    """Multiply the gradient G of a layer's weight by its whitening matrix M, and divide that of its bias by its scale.
 
     The layer is weight = start + V M, where SGD moves V. The gradient of V is G M, and a step of V moves the weight by that
     times M again: so the transform is applied twice, and the clip between the two measures the gradient of V. (It is the
@@ -21,6 +21,9 @@ class Preconditioner:
     With a shared direction, weight = start + (V + 1 uᵀ) M, 1 a vector of ones. A step of V and u moves the weight along
     (I + 11ᵀ) G M M, so each application also multiplies by the root of I + 11ᵀ from the left: the mean of the rows counts
     √(1 + rows) times.
+
+    If the logits are c times what the layer makes, the gradient of its bias is c times that of the logits. Unscaled, it
+    would take up the clip where c is large.
 
     >>> import torch
     >>> weight = nn.Parameter(torch.zeros(3, 1))
@@ -35,7 +38,9 @@ class Preconditioner:
 
     def __call__(self) -> None:
         """Once: G M."""
-        weight, matrix, shared = self.layer
+        weight, matrix, shared, scale, bias = self.layer
+        if bias is not None and bias.grad is not None and scale != 1:
+            bias.grad /= scale
         if weight.grad is None:
             return
         gradient = weight.grad.float() @ matrix
