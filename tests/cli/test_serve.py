@@ -101,6 +101,22 @@ def test_a_new_habitat_is_made_from_the_detector_and_an_old_one_needs_none(saved
     assert len(Habitat(place).detectors()) == 1
 
 
+def test_of_two_servers_one_makes_the_habitat_and_the_other_opens_it(saved, tmp_path, monkeypatch):
+    create = Habitat.create
+
+    def overtaken(*args, **settings):
+        create(*args, **settings)
+        return create(*args, **settings)
+
+    monkeypatch.setattr(Habitat, "create", overtaken)
+    habitat = open_habitat(ServeOptions(saved, habitat=tmp_path / "h", sample=0.5))
+    assert (habitat.champion, habitat.settings.sample, len(habitat.promotions())) == ("d0001", 0.5, 1)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(InputError, match="is not empty"):
+        open_habitat(ServeOptions(saved, habitat=tmp_path / "other"))
+
+
 def test_another_detector_than_the_habitats_is_refused(saved, tmp_path):
     open_habitat(options(detector=saved, habitat=tmp_path / "h"))
     other = wildood.load(saved).calibrate(alpha=0.2).save(tmp_path / "other")

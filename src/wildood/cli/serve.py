@@ -165,9 +165,12 @@ def open_habitat(options: Any) -> "Habitat":
     if not (options.habitat / SETTINGS).exists():
         if options.detector is None:
             raise InputError(f"{options.habitat} is no habitat yet: name a DETECTOR, from which it is made")
-        return Habitat.create(
-            options.habitat, read_detector(options), collecting_of(options, Settings()), who="wildood serve"
-        )
+        detector, settings = read_detector(options), collecting_of(options, Settings())
+        try:
+            return Habitat.create(options.habitat, detector, settings, who="wildood serve")
+        except InputError:
+            if not (options.habitat / SETTINGS).exists():  # else another server has just made it
+                raise
     habitat = Habitat(options.habitat)
     if options.detector is not None:
         places = [options.detector, *(habitat.directory(each.id) for each in habitat.detectors())]

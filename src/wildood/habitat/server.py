@@ -28,6 +28,7 @@ from wildood.errors import InputError, printable
 from wildood.habitat.batching import Batcher, ClosedError, Job, QueueFullError
 from wildood.habitat.champion import Follower, Served
 from wildood.habitat.collecting import Collector, Tag
+from wildood.habitat.connections import Connection
 from wildood.habitat.dashboard import Dashboard
 from wildood.habitat.examples import Limits
 from wildood.habitat.habitat import Habitat
@@ -433,7 +434,7 @@ def run_app(app: ASGIApp, listener: socket.socket) -> None:
     config = uvicorn.Config(
         app,
         loop="asyncio",
-        http="h11",  # which bounds the size of headers
+        http=Connection,  # of h11, which bounds the size of headers
         ws="none",
         lifespan="on",
         log_config=None,
