@@ -10,9 +10,10 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorD
 
 from wildood.data import sources
 from wildood.data.mapped import read_ahead
-from wildood.data.sources import ArraySource, DatasetSource, Part, StructuredSource, for_process, from_process
+from wildood.data.sources import ArraySource, DatasetSource, Part, StructuredSource
 from wildood.data.structures import parts_of
 from wildood.data.validation import labelled_source, unlabelled_source
+from wildood.data.workers import for_process, from_process
 from wildood.errors import InputError
 
 X = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)

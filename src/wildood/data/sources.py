@@ -3,24 +3,22 @@
 import hashlib
 import logging
 import operator
-import random
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from multiprocessing import get_context
+from functools import cached_property
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data._utils import worker
 
-from wildood.data.hugging_face import LABEL_KEYS, is_hugging_face
+from wildood.data.hugging_face import LABEL_KEYS
 from wildood.data.sampling import Indices
 from wildood.data.structures import Raw, is_structure, map_structure, parts_of, shape_text, tensors_of
 from wildood.data.tables import is_frame
+from wildood.data.workers import from_process, items_of, read_in_worker, workers_of
 from wildood.errors import InputError
 from wildood.settings import quoted
 
@@ -181,21 +179,18 @@ class DatasetSource:
     def _read(self, numbers: list[int]) -> list[Any]:
         """The items as they are now. What workers draw follows from torch's generator, if items differ at each reading."""
         if not self.workers or not numbers:
-            return _items_of(self.dataset, numbers)
+            return items_of(self.dataset, numbers)
         seed = 0 if self.is_repeatable else int(torch.randint(1 << 31, ()))
         chunks = [numbers[first :: self.workers] for first in range(self.workers)]
         found: dict[int, Any] = {}
         seeds = range(seed, seed + self.workers)
-        for chunk, items in zip(chunks, self._pool.map(_read_in_worker, chunks, seeds), strict=True):
+        for chunk, items in zip(chunks, self._pool.map(read_in_worker, chunks, seeds), strict=True):
             found |= zip(chunk, map(from_process, items), strict=True)
         return [found[number] for number in numbers]
 
     @cached_property
     def _pool(self) -> ProcessPoolExecutor:
-        """The workers; they are forked, as those of a DataLoader, so that a dataset need not be pickled."""
-        context = get_context("fork")
-        begin = partial(_begin_worker, self.dataset, self.workers, context.Value("i", 0), self.worker_init_fn)
-        return ProcessPoolExecutor(self.workers, context, begin)
+        return workers_of(self.dataset, self.workers, self.worker_init_fn)
 
     @cached_property
     def _cache(self) -> "_Cache":
@@ -365,64 +360,6 @@ def bytes_of(item: Any) -> int:
     """
     parts = [part for _, part in parts_of(item)]
     return sum(part.nbytes if isinstance(part, Tensor | np.ndarray) else 64 for part in parts)
-
-
-_WORKERS_DATASET: list[Any] = []  # of a worker process: what it reads
-
-
-def _begin_worker(dataset: Any, count: int, begun: Any, worker_init_fn: Callable[[int], None] | None) -> None:
-    torch.set_num_threads(1)
-    _WORKERS_DATASET.append(dataset)
-    with begun.get_lock():
-        number = begun.value
-        begun.value += 1
-    # What torch.utils.data.get_worker_info() returns, which datasets and their worker_init_fn ask.
-    worker._worker_info = worker.WorkerInfo(id=number, num_workers=count, seed=torch.initial_seed(), dataset=dataset)  # noqa: SLF001
-    if worker_init_fn is not None:
-        worker_init_fn(number)
-
-
-def _read_in_worker(numbers: list[int], seed: int) -> list[Any]:
-    torch.manual_seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - what a user's dataset may draw from
-    random.seed(seed)
-    return [for_process(item) for item in _items_of(_WORKERS_DATASET[-1], numbers)]
-
-
-def _items_of(dataset: Any, numbers: list[int]) -> list[Any]:
-    """Items one by one; those of a Hugging Face dataset at once, which is several times as fast."""
-    if is_hugging_face(dataset) and numbers:
-        items: list[Any] = dataset.__getitems__(numbers)
-        return items
-    return [dataset[number] for number in numbers]
-
-
-class _Sent(NamedTuple):
-    """A tensor on its way from one process to another, as an array: torch would open a file for each tensor."""
-
-    array: np.ndarray[Any, Any]
-
-
-def for_process(item: Any) -> Any:
-    """An item as it is sent to another process; `from_process` makes it what it was.
-
-    >>> from_process(for_process({"x": [torch.ones(2)], "id": "a"}))
-    {'x': [tensor([1., 1.])], 'id': 'a'}
-    """
-    if type(item) is Tensor and item.device.type == "cpu" and item.layout == torch.strided and item.dtype != torch.bfloat16:
-        return _Sent(item.detach().resolve_conj().resolve_neg().numpy())
-    return _each_part(for_process, item)
-
-
-def from_process(item: Any) -> Any:
-    """What `for_process` was given."""
-    return torch.from_numpy(item.array) if isinstance(item, _Sent) else _each_part(from_process, item)
-
-
-def _each_part(function: Callable[[Any], Any], item: Any) -> Any:
-    if type(item) is dict:
-        return {key: function(value) for key, value in item.items()}
-    return type(item)(map(function, item)) if type(item) in {tuple, list} else item
 
 
 @dataclass(frozen=True, eq=False)

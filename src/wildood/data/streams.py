@@ -11,8 +11,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
 
 from wildood.data.sampling import generator
-from wildood.data.sources import CACHED_BYTES, DatasetSource, bytes_of, for_process, from_process
+from wildood.data.sources import CACHED_BYTES, DatasetSource, bytes_of
 from wildood.data.structures import map_structure
+from wildood.data.workers import for_process, from_process
 from wildood.errors import InputError
 
 STREAM_BYTES = CACHED_BYTES  # of the examples of a stream that are kept in memory
