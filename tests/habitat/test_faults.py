@@ -195,26 +195,28 @@ def stored(habitat, prefix="r"):
 
 @contextmanager
 def promoting(habitat):
-    """A process that promotes."""
-    command = [sys.executable, str(PROGRAMS / "promoter.py"), str(habitat.path)]
+    """A process that promotes; gives the growing list of what it has promoted."""
+    command, promoted = [sys.executable, str(PROGRAMS / "promoter.py"), str(habitat.path)], []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        reading = threading.Thread(target=lambda: promoted.extend(iter(process.stdout.readline, "")))
+        reading.start()
         try:
-            assert process.stdout.readline().startswith("d0")
-            threading.Thread(target=process.stdout.read, daemon=True).start()
-            yield
+            yield promoted
             assert process.poll() is None
         finally:
             process.kill()
+            reading.join()
 
 
 def kill_servers(directory, detector, kills, rng, flush=0.2):
     """Kill the server of a habitat under load, again and again; gives the requests answered, and those of them lost."""
     habitat = Habitat.create(directory, detector, Settings(flush_seconds=flush, per_window=None))
     port, before, lost_at_all = free_port(), {}, set()
-    with Load(port) as load, promoting(habitat):
+    with Load(port) as load, promoting(habitat) as promoted:
         for number in range(kills):
             with Server(habitat.path, port=port) as server:
                 began = time.monotonic()
+                until(lambda: promoted)
                 until(lambda began=began: any(each.began > began for each in load.answered.values()))
                 time.sleep(rng.uniform(0, 1.5 if number % 10 < 9 else 4 * flush + 2))
                 said = server.counter("sampled_total")
@@ -258,6 +260,7 @@ def test_a_killed_server_loses_only_what_it_answered_last(small, tmp_path):
 @pytest.mark.campaign
 def test_a_server_killed_fifty_times_loses_only_what_it_answered_last(small, tmp_path):
     load, lost = kill_servers(tmp_path / "h", small, 50, np.random.default_rng(1))
+    sys.stdout.write(f"{len(load.answered):,} requests were answered, {len(lost):,} of them lost\n")  # shown by -s
     assert 0 < len(lost) < len(load.answered)
 
 
