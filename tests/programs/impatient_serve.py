@@ -16,7 +16,7 @@ def main():
     from wildood.cli.main import main as wildood  # noqa: PLC0415 - default arguments shall be the moved clock
     from wildood.habitat import connections, recorder  # noqa: PLC0415 - same
 
-    recorder.RETRY, recorder.SWEEP = 0.3, 0.5
+    recorder.RETRY, recorder.SWEEP, connections.DRAIN = 0.3, 0.5, 0.5
     connections.ARRIVAL = connections.READING = float(sys.argv[2])
     wildood(sys.argv[3:])
 

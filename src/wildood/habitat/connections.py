@@ -8,6 +8,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 ARRIVAL: Final = 35.0  # seconds after which a header, and then a body, must be there; the app gives up on a body earlier
 READING: Final = 30.0  # seconds that a client may leave an answer unread that is larger than the buffers
+DRAIN: Final = 15.0  # seconds for both once the server ends; later, uvicorn cancels requests, and logs that as errors
 
 
 class Connection(H11Protocol):
@@ -46,6 +47,15 @@ class Connection(H11Protocol):
         """The client reads again."""
         super().resume_writing()
         self._end_unread()
+
+    def shutdown(self) -> None:
+        """The server ends: answer what is there, and wait a little for the rest."""
+        super().shutdown()
+        self.loop.call_later(DRAIN, self._give_up)
+
+    def _give_up(self) -> None:
+        if self._arriving is not None or self._unread is not None:
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing more."""
