@@ -25,6 +25,7 @@ COMMANDS = {
     "reproduce": "run the paper's experiments, or their like for a laptop",
     "report": "tables, figures and a page of what reproduce has run",
     "score": "score examples with a saved detector: known or unknown, and which class",
+    "serve": "answer over HTTP with a saved detector, and collect the traffic in a habitat",
     "show": "what a saved detector is, what it promises, how it was made",
 }
 HELP = f"""usage: wildood COMMAND [OPTIONS]

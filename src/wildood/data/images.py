@@ -1,6 +1,7 @@
 """Images from files: decoding, framing to a fixed shape, and the source that holds the result."""
 
 import hashlib
+import io
 import os
 import stat
 import threading
@@ -125,20 +126,39 @@ def decode(path: str, framing: Framing) -> Decoded | Broken:
         return Broken(error.strerror or str(error), unread=True)
 
 
-def _read_image(file: BinaryIO, channels: int) -> Image.Image:
+def decode_bytes(content: bytes | bytearray, framing: Framing, formats: tuple[str, ...], most_pixels: int) -> Pixels:
+    """The image in the content of a file, upright, in 8 bits, framed; `ImageError` if there is none, or too large a one.
+
+    Its size is read from its header: one of more pixels is refused before it is decoded.
+    """
+    try:
+        return frame(_read_image(io.BytesIO(content), framing.channels, formats, most_pixels), framing, "the picture")
+    except InputError as error:  # too small to be cropped
+        raise ImageError(str(error)) from error
+
+
+def _read_image(
+    file: BinaryIO, channels: int, formats: tuple[str, ...] = _FORMATS, most_pixels: int | None = None
+) -> Image.Image:
     """The first frame, upright, as RGB or grey of 8 bits."""
     try:
-        with Image.open(file, formats=_FORMATS) as image:
+        with Image.open(file, formats=formats) as image:
+            _check_pixels(image, most_pixels)
             image.load()
             bits = _bits(image)
             return _in_8_bits(_upright(image), bits).convert("RGB" if channels == 3 else "L")
     except ImageError:
         raise
     except UnidentifiedImageError as error:
-        reason = f"is no picture in {', '.join(_FORMATS)}" if os.fstat(file.fileno()).st_size else "is empty"
+        reason = f"is no picture in {', '.join(formats)}" if file.seek(0, os.SEEK_END) else "is empty"
         raise ImageError(reason) from error
     except Exception as error:  # Pillow's parsers raise anything for a torn file
         raise ImageError(" ".join(str(error).split()) or type(error).__name__) from error
+
+
+def _check_pixels(image: Image.Image, most: int | None) -> None:
+    if most is not None and image.width * image.height > most:
+        raise ImageError(f"has {image.width} x {image.height} pixels: give at most {most:,}")
 
 
 def _upright(image: Image.Image) -> Image.Image:
