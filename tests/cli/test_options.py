@@ -291,3 +291,9 @@ TYPED_MISTAKES = {
 @pytest.mark.parametrize("mistake", TYPED_MISTAKES)
 def test_a_mistake_in_the_options_is_one_line(assert_mistake, mistake):
     assert_mistake(*TYPED_MISTAKES[mistake])
+
+
+@pytest.mark.parametrize("command", ["fit --wild wild.npz --holdout holdout.npz --batch 32", "pretrain"])
+def test_a_device_is_named_on_the_command_line(assert_mistake, command):
+    words = f"{command} --labelled labelled.npz --model summing:build --out out --device cuda:77".split()
+    assert_mistake(words, "device is 'cuda:77', which torch cannot use here: give 'cpu'")

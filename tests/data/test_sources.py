@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, get_worker_info
 
 from wildood.data import sources
 from wildood.data.mapped import read_ahead
@@ -314,6 +314,22 @@ def test_workers_do_not_draw_the_same_numbers():
     assert source.gather(torch.arange(40))[0][:, 0].tolist() != drawn
 
 
+def test_workers_are_begun_as_those_of_the_loader():
+    class Opened(Items):
+        offset = 0.0
+
+        def __getitem__(self, index):
+            return torch.tensor([self.offset, float(index)])
+
+    def begin(number):
+        worker = get_worker_info()
+        assert (worker.id, worker.num_workers) == (number, 2)
+        worker.dataset.offset = 7.0
+
+    source = unlabelled_source(DataLoader(Opened(None, 6), num_workers=2, worker_init_fn=begin), "wild")
+    assert source.gather(torch.arange(6))[0].tolist() == [[7.0, float(index)] for index in range(6)]
+
+
 def test_batches_are_read_ahead_where_that_changes_nothing(tmp_path):
     repeatable, arrays = Pairs(X), ArraySource(X)
     mapped = ArraySource(memory_map(tmp_path / "x.npy", X))
@@ -334,3 +350,10 @@ def test_a_line_says_that_workers_read_slow_items_at_once(monkeypatch, caplog):
         assert unlabelled_source(DataLoader(Pairs(X), num_workers=2), "more").is_repeatable
     assert "wild: 10 examples take" in caplog.text
     assert "more: 10 examples take" not in caplog.text
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.bfloat16], ids=str)
+def test_tensors_of_every_dtype_give_their_rows(dtype):
+    rows, _ = ArraySource(torch.arange(30).reshape(10, 3).to(dtype)).gather(ORDER)
+    assert rows.dtype == dtype
+    assert rows.tolist() == [[21, 22, 23], [0, 1, 2], [21, 22, 23], [9, 10, 11]]

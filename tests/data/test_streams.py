@@ -157,7 +157,11 @@ def test_one_line_says_how_many_were_read(caplog):
     ("data", "message"),
     [
         (iter([]), "wild is a stream that gave no example: give a new one, for an iterator can be read only once"),
-        (iter([X[0], X[1][:2]]), r"wild: examples have different shapes, such as \[\(2,\), \(3,\)\]"),
+        (iter([X[0], X[1][:2]]), r"wild: examples have different shapes, such as \(2,\) and \(3,\): give"),
+        (
+            iter([{"a": X[0], "b": X[0]}, {"a": X[1], "b": X[1][:2]}]),
+            r"wild: examples have different shapes, such as \(2,\) and \(3,\) of x\['b'\]: give",
+        ),
         (iter([X[0], X[1] * np.nan]), "wild: example 1 holds NaN or infinity"),
         (iter(["a", "b"]), "wild: example 0 is a str: a dataset must give an array or a tensor for each index"),
     ],
@@ -184,3 +188,9 @@ def test_scores_read_a_stream_in_order_and_only_once():
     assert np.array_equal(next(stream), X[20])  # nothing is read before it is needed
     assert [len(part) for part in parts] == [20, 9]
     assert list(Stream(iter([]), "x").batches(5)) == []
+
+
+def test_frames_in_a_stream_are_refused_with_what_to_give():
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(InputError, match="wild: example 0 is a DataFrame: give tables whole, with input=spec, or rows of"):
+        unlabelled_source(iter([pandas.DataFrame(X)]), "wild")

@@ -1,9 +1,11 @@
 """Data that cannot be used is refused with the line to write instead."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from wildood.data.images import Images
 from wildood.data.validation import has_labels, id_source, labelled_source, unlabelled_source
@@ -37,13 +39,27 @@ def test_labels_of_any_integer_type_become_int64(dtype):
     ("data", "message"),
     [
         ({"x": X, "y": Y}, r"labelled is a dict of 'x', 'y': give labelled=\(x, y\), or the classes as its 'labels'"),
-        ([X, Y, Y], r"labelled is a list of 3: give \(x, y\)"),
+        ([X, Y, Y], r"labelled is a list of 3: give \(x, y\), or \(\(x1, x2\), y\) for a model of several inputs"),
+        (TensorDataset(*map(torch.from_numpy, (X, X, Y))), r"labelled is a tuple of 3: give \(x, y\), or \(\(x1, x2\), y\)"),
+        (
+            [(row, 0) for row in X],
+            r"labelled is a list of 10: give \(x, y\), or DataLoader\(labelled\), which reads such examples",
+        ),
+        (([*X], Y), r"labelled x is a list of one array for each example: give np\.stack\(x\)"),
+        ((["hello", "you"], Y[:2]), "labelled x is text: give the numbers that a tokenizer makes of it"),
+        (
+            ([{"input_ids": [1, 2]}] * 10, Y),
+            "labelled x is a list of 10 dicts: give one dict of arrays, .* or a DataLoader with a collate_fn that pads them",
+        ),
         ((X,), r"labelled is a tuple of 1: give \(x, y\)"),
         ((X.tolist(), Y), r"labelled x is a list: give a numpy array or a torch tensor, such as np\.asarray\(x\)"),
         ((X, Y.tolist()), r"labelled y is a list: .* np\.asarray\(y\)"),
         (None, r"labelled is a NoneType: give labelled=\(x, y\)"),
         (5, r"labelled is a int: give labelled=\(x, y\)"),
-        pytest.param("data/train", r"labelled is a str: give labelled=\(x, y\)"),
+        pytest.param(
+            "data/train", r"labelled is a str: give labelled=\(x, y\) .*, or wildood.open_images\(path\) for files"
+        ),
+        pytest.param(Path("data"), r"labelled is a PosixPath: give .*, or wildood.open_images\(path\) for files"),
     ],
 )
 def test_labelled_data_that_cannot_be_read_is_refused_with_what_to_write(data, message):
@@ -84,6 +100,31 @@ def test_labels_that_are_not_classes_are_refused(labels, message):
         labelled_source((X, labels), "labelled")
 
 
+def test_a_list_of_pairs_is_read_by_a_loader():
+    source = labelled_source(DataLoader([(row, int(label)) for row, label in zip(X, Y, strict=True)]), "labelled")
+    examples, labels = source.gather(ORDER)
+    assert torch.equal(examples, torch.from_numpy(X)[ORDER])
+    assert labels.tolist() == [3, 0, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("labels", "line"),
+    [
+        (np.array([True, False]), ", such as y.astype(int)"),
+        (np.array([1.0, 0.0], np.float32), ", such as y.astype(int)"),
+        (np.array([0.5, 0.0]), ""),
+        (np.array(["cat", "dog"]), ", such as np.unique(y, return_inverse=True)[1]"),
+        (torch.tensor([True, False]), ", such as y.long()"),
+        (torch.tensor([1.0, 0.0]), ", such as y.long()"),
+        (torch.tensor([0.5, 0.0]), ""),
+    ],
+)
+def test_the_line_that_makes_classes_of_labels_is_given(labels, line):
+    with pytest.raises(InputError) as caught:
+        labelled_source((X[:2], labels), "labelled")
+    assert str(caught.value).endswith(f"give one integer class for each example{line}")
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy], ids=["array", "tensor"])
 @pytest.mark.parametrize("row", [0, 4095, 4096, 9999])
@@ -100,7 +141,14 @@ def test_the_example_that_is_not_finite_is_named(value, convert, row):
         (np.zeros((0, 3)), r"wild has shape \(0, 3\): give at least one example"),
         (torch.zeros(0, 3), r"wild has shape \(0, 3\): give at least one example"),
         (np.zeros(3), r"wild has shape \(3,\): give at least one example, along the first axis"),
-        (np.array(["a", "b"])[:, None], "dtype <U1: give float32 numbers or uint8 images"),
+        (
+            np.array(["a", "b"])[:, None],
+            "dtype <U1: give float32 numbers or uint8 images; of texts, the numbers that a token",
+        ),
+        (
+            np.array(["hello", "you"], object),
+            "wild has dtype object: .* of texts, the numbers that a tokenizer makes of them",
+        ),
         (np.array([[None]]), "dtype object"),
         (np.ones((2, 2), bool), "dtype bool"),
         (np.ones((2, 2), complex), "dtype complex128"),

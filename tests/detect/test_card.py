@@ -52,7 +52,7 @@ def test_warnings_come_first(woods, tmp_path):
     _, body = split_card(card_of(woods, tmp_path))
     headings = re.findall("^## (.*)$", body, re.MULTILINE)
     assert headings[:2] == ["Warnings", "What it promises"]
-    assert "## Warnings\n\n- training was not shown to help: \\<b\\>\n" in body
+    assert "“unknown”\n\n## Warnings\n\n- training was not shown to help: \\<b\\>\n" in body
     woods.record["assessment"] = {"start_kept": False, "warnings": []}
     assert "Warnings" not in card_of(woods, tmp_path)
 

@@ -167,6 +167,11 @@ def test_two_truth_values_are_classes():
         ({"schedule": 100}, {}, "schedule is 100: give a Schedule"),
         ({"pretraining": 100}, {}, "schedule is 100: give a Schedule"),
         ({"alpha": 0}, {}, "alpha is 0: give"),
+        (
+            {},
+            {"X": np.where(X > 0, "tcp", "udp").astype(object)},
+            r"X holds text .*'(tcp|udp)'\): .* fit\(spec\(X\), y, wild=spec",
+        ),
         ({"holdout_share": 0.6}, {}, "holdout_share is 0.6: give a share of X, above 0 and at most 0.5"),
         ({"random_state": -1}, {}, "random_state is -1: give a whole number from 0 on"),
         ({"keep": "first"}, {}, "keep is 'first'"),

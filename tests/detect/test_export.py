@@ -1,11 +1,16 @@
 """A detector as a module and as files for other runtimes, which answer as it does."""
 
+import copy
+import logging
+import logging.handlers
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import wildood
+from wildood.detect import export
 from wildood.models.resnet import ResNet20
 from wildood.models.small import MLP, SmallCNN
 from wildood.models.wide_resnet import WideResNet
@@ -104,6 +109,33 @@ def test_a_trained_head_and_thresholds_by_class_are_inside(vectors, tmp_path):
     check(detector, detector.export(tmp_path / "model.pt2"), wild)
     by_class = wildood.posthoc(vectors, wildood.MaxLogit(), holdout=(X, Y), by_class=True, alpha=0.3)
     check(by_class, by_class.export(tmp_path / "model.onnx"), wild)
+
+
+def test_the_module_is_in_evaluation_mode(vectors):
+    detector = wildood.posthoc(nn.Sequential(vectors, nn.Dropout()), wildood.EnergyScore(), holdout=X)
+    module = detector.to_module()
+    assert not any(each.training for each in module.modules())
+
+
+def test_what_torch_says_of_operators_that_are_not_installed_is_not_shown(vectors, tmp_path):
+    lines = logging.handlers.BufferingHandler(1000)
+    logger = logging.getLogger("torch.onnx")
+    logger.addHandler(lines)
+    wildood.posthoc(vectors, wildood.EnergyScore(), holdout=X).export(tmp_path / "model.onnx")
+    logger.warning("after")
+    logger.removeHandler(lines)
+    assert [record.getMessage() for record in lines.buffer] == ["after"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "advice"), [(torch.float32, ""), (torch.float16, ": give a detector of a model in float32")]
+)
+def test_a_file_that_scores_otherwise_is_refused(vectors, dtype, advice):
+    module = wildood.posthoc(copy.deepcopy(vectors).to(dtype), wildood.EnergyScore(), holdout=X).to_module()
+    with torch.no_grad():
+        classes, scores, known, p_values = module(torch.from_numpy(X))
+    with pytest.raises(wildood.InputError, match=f"the exported file scores otherwise, by up to 0.5{advice}$"):
+        export._check(module, torch.from_numpy(X), (classes, scores + 0.5, known, p_values))
 
 
 def test_what_cannot_be_exported_is_refused_with_what_to_do(vectors, tmp_path):

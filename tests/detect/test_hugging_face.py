@@ -108,6 +108,19 @@ def test_it_is_saved_loaded_and_evaluated(detector, model, data, tmp_path):
         wildood.evaluate(again, id=named, ood=data[3])
 
 
+def test_files_for_other_runtimes_answer_as_the_detector_of_a_transformer(model, data, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    detector = wildood.posthoc(model, wildood.Knn(k=5), labelled=data[0], holdout=data[2], allow_duplicates=True)
+    columns = data[3].with_format("numpy")[:9]
+    x = {name: columns[name] for name in detector.example.parts}
+    session = onnxruntime.InferenceSession(detector.export(tmp_path / "model.onnx", examples=data[3]))
+    program = torch.export.load(detector.export(tmp_path / "model.pt2", examples=data[3])).module()
+    tensors = {name: torch.from_numpy(part) for name, part in x.items()}
+    for classes, scores in (session.run(["class", "score"], x), [each.numpy() for each in program(tensors)[:2]]):
+        np.testing.assert_allclose(scores, detector.score(x), rtol=1e-4, atol=1e-4 * max(1, detector.score(x).std()))
+        assert classes.tolist() == detector.predict(x).tolist()
+
+
 def test_frozen_features_and_post_hoc_scores_take_datasets(model, data):
     frozen = wildood.fit(model, *data[:3], schedule=SHORT, keep="last", frozen=True, allow_duplicates=True, verbose=False)
     assert np.mean(frozen.predict(data[3]) == wildood.UNKNOWN) > 0.5

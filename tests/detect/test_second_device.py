@@ -230,3 +230,10 @@ def test_pretraining(toy, there):
     expected = wildood.pretrain(model, toy.labelled, toy.holdout, schedule=schedule, verbose=False).state_dict()
     found = wildood.pretrain(there(model), there(toy.labelled), toy.holdout, schedule=schedule, verbose=False).state_dict()
     assert all(torch.equal(value.cpu(), expected[name]) for name, value in found.items())
+
+
+def test_a_device_is_named_to_pretrain(toy):
+    schedule = wildood.Schedule(steps=1, batch=32)
+    for device in ("cpu", "auto"):
+        model = wildood.pretrain(MLP(2, 3), toy.labelled, schedule=schedule, device=device, verbose=False)
+        assert next(model.parameters()).device.type == ("cuda" if device == "auto" and torch.cuda.is_available() else "cpu")

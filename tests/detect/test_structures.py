@@ -160,7 +160,9 @@ def test_a_loader_gives_its_dataset_its_collate_fn_and_its_workers(trained, data
     loaders = [DataLoader(Cut(*each), collate_fn=pad, num_workers=workers) for each in (labelled, (wild,), holdout)]
     with caplog.at_level("INFO", logger="wildood"):
         detector = wildood.fit(trained, *loaders, schedule=SHORT, keep="last", allow_duplicates=True)
-    assert "wild: the batch size and the order of the DataLoader are not used" in caplog.text
+    assert "wild: of the DataLoader, the dataset, collate_fn and workers are used; its batch size and its order are not" in (
+        caplog.text
+    )
     assert np.mean(detector.predict(unknown(200)) == wildood.UNKNOWN) > 0.9
 
 
@@ -235,8 +237,34 @@ def test_a_wrapped_model_is_unwrapped(trained, data, detector):
     assert np.array_equal(again.score(data[1]), detector.score(data[1]))
 
 
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_line_says_once_that_the_first_item_of_a_tuple_is_taken(precision, caplog):
+    x = RNG.normal(size=(400, 4)).astype(np.float32)
+    data = (x[:200], RNG.integers(0, 2, 200)), x[200:300], (x[300:], RNG.integers(0, 2, 100))
+
+    class Tuple(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.layer(x), "attention"
+
+    with caplog.at_level("INFO", logger="wildood"):
+        wildood.fit(Tuple(), *data, schedule=wildood.Schedule(steps=2, batch=32), precision=precision)
+    assert caplog.text.count("its first item is taken as logits") == 1
+
+
+@pytest.mark.parametrize("device", ["meta", 77, "nonsense"])
+def test_what_is_no_device_is_refused(device, trained, data):
+    for call in (wildood.fit, wildood.pretrain):
+        arguments = data if call is wildood.fit else (data[0],)
+        with pytest.raises(wildood.InputError, match=f"device is '?{device}'?, which torch cannot use here: give 'cpu'"):
+            call(trained, *arguments, device=device, schedule=SHORT, verbose=False)
+
+
 def test_a_device_that_is_not_there_is_refused(trained, data):
-    with pytest.raises(wildood.InputError, match="device is 'cuda:77', which torch cannot use here: give 'cpu', 'cuda' or"):
+    with pytest.raises(wildood.InputError, match="device is 'cuda:77', which torch cannot use here: give 'cpu'"):
         wildood.fit(trained, *data, device="cuda:77", schedule=SHORT, verbose=False)
 
 

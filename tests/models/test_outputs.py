@@ -14,7 +14,7 @@ from wildood.data.sources import ArraySource
 from wildood.data.validation import unlabelled_source
 from wildood.errors import InputError
 from wildood.models.classifier import Classifier, evaluating, forward_all, logits_of, tap_features, try_classifier
-from wildood.models.features import FeatureTap
+from wildood.models.features import FeatureTap, call_model
 from wildood.models.small import MLP, SmallCNN
 
 
@@ -107,13 +107,31 @@ def test_one_logit_is_that_of_the_second_class(shape):
         (lambda logits: logits / 0, "logits are not finite"),
         (
             lambda logits: logits.nonsense,
-            r"the model fails on a batch of shape \(2, 3\) and dtype torch.float32: .*nonsense",
+            r"the model fails on a batch of shape \(2, 3\) and dtype torch.float32: .*nonsense'; give x as model\(x\) takes",
         ),
     ],
 )
 def test_model_whose_output_is_not_batch_by_classes_is_refused(make, message):
     with pytest.raises(InputError, match=message):
         try_classifier(Returning(make), torch.randn(2, 3), None)
+
+
+@pytest.mark.parametrize(
+    ("x", "call", "advice"),
+    [
+        (
+            torch.ones(2, 3, dtype=torch.int64),
+            call_model,
+            r"give x as model\(x\) .*; if it takes floats, x.astype\('float32'\)$",
+        ),
+        ({"ids": torch.ones(2, 3)}, call_model, r"give x as model\(\*\*x\) takes it, or forward=$"),
+        ((torch.ones(2, 3), torch.ones(2, 3)), call_model, r"give x as model\(\*x\) takes it, or forward=$"),
+        (torch.ones(2, 9), lambda model, x: model(x), "give x as forward= takes it$"),
+    ],
+)
+def test_a_model_that_fails_is_answered_with_how_it_is_called(x, call, advice):
+    with pytest.raises(InputError, match=f"the model fails on a batch of .*; {advice}"):
+        try_classifier(nn.Linear(3, 2), x, None, call)
 
 
 class Heads(nn.Module):

@@ -70,6 +70,19 @@ def test_a_model_where_processes_cannot_exchange_gradients_is_refused(monkeypatc
         training_device(nn.Linear(2, 3, device="meta"))
 
 
+def test_each_of_several_processes_has_the_gpu_that_the_launcher_gave_it(monkeypatch):
+    used = []
+    monkeypatch.setattr(distributed, "chosen_device", torch.device)
+    monkeypatch.setattr(torch.cuda, "set_device", used.append)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr(distributed, "join", lambda: Process(0, 1))
+    assert training_device(nn.Linear(2, 3), "cuda") == torch.device("cuda")
+    monkeypatch.setattr(distributed, "join", lambda: Process(1, 2))
+    assert training_device(nn.Linear(2, 3), "cuda") == torch.device("cuda", 1)
+    assert training_device(nn.Linear(2, 3), "cpu") == torch.device("cpu")
+    assert used == [1]
+
+
 class FrozenBatchNorm(nn.BatchNorm1d):
     def train(self, mode=True):
         return super().train(False)

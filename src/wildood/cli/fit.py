@@ -113,7 +113,18 @@ def run(words: Sequence[str]) -> None:
             )
         fresh = None if options.fresh is None else read_unlabelled(options.fresh, "--fresh", options, labelled)
         options, model = adapt(labelled, options, model, start)
-    same = ("schedule", "features", "precision", "frozen", "confidence", "by_class", "allow_duplicates", "keep", "seed")
+    same = (
+        "schedule",
+        "features",
+        "device",
+        "precision",
+        "frozen",
+        "confidence",
+        "by_class",
+        "allow_duplicates",
+        "keep",
+        "seed",
+    )
     settings = {name: getattr(options, name) for name in same}
     settings |= {"fresh": fresh, "input": input_spec(options), "run_dir": options.out / "run", "verbose": not options.quiet}
     ranking = None

@@ -17,7 +17,7 @@ GROUPS = {
     ),
     "promise": ("alpha", "confidence", "by_class"),
     "training": (
-        *("model", "weights", "method", "as_published", "features", "precision", "frozen"),
+        *("model", "weights", "method", "as_published", "features", "device", "precision", "frozen"),
         *("steps", "epochs", "minutes", "batch", "lr", "keep", "grid", "seed"),
     ),
     "output": ("out", "config", "quiet"),

@@ -144,6 +144,7 @@ class TrainingOptions:
         skip_broken: leave out pictures that cannot be read, instead of stopping.
         data_root: the directory of named sets and decoded pictures (default: $WILDOOD_DATA, or the user's cache).
         precision: bf16 trains with forward and backward passes in bfloat16, where the hardware has it.
+        device: where to train: cpu, cuda, or auto for a GPU if there is one (default: where the model is made).
         seed: decides every random draw.
         quiet: show no progress.
     """
@@ -166,6 +167,7 @@ class TrainingOptions:
     skip_broken: bool = False
     data_root: Annotated[Path | None, named("DIRECTORY")] = None
     precision: Annotated[Literal["float32", "bf16"], named("NAME", None)] = "float32"
+    device: Annotated[str | None, named("NAME")] = None
     seed: int = 0
     quiet: bool = False
     settings: tyro.conf.FlagConversionOff[Any] = None

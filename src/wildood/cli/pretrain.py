@@ -71,7 +71,7 @@ def run(words: Sequence[str]) -> None:
         options, model = adapt(images, options, model, start)
     labelled, aside = _split(images, options.set_aside, options.seed)
     run_dir, spec, verbose = options.out / "run", input_spec(options), not options.quiet
-    settings: dict[str, Any] = {"precision": options.precision, "verbose": verbose}
+    settings: dict[str, Any] = {"device": options.device, "precision": options.precision, "verbose": verbose}
     trained = train_classifier(model, labelled, aside, options.schedule, spec, run_dir, options.seed, **settings)
     if not is_first():
         return

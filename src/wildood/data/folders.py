@@ -328,7 +328,7 @@ def _csv_rows(file: Any, place: Path) -> Iterator[_Row]:
             if not (0 < len(first) <= 2 and first[0] and (place.parent / first[0]).is_file()):
                 raise InputError(
                     f"{place}: line 1 is {','.join(first)[:80]!r}: begin with a header path or path,label, or with a "
-                    "picture's path; a table needs --label-column"
+                    "picture's path; a table needs --label-column, texts need --tokenizer"
                 )
             path_at, label_at = 0, 1 if len(first) == 2 else None
             yield row(first, path_at, label_at)
@@ -348,7 +348,8 @@ def _json_rows(file: Any, place: Path) -> Iterator[_Row]:
     for line, text in enumerate(file, 1):
         if not text.strip():
             continue
-        wrong = InputError(f'{place}: line {line} is not as {{"path": "a.png", "label": 0}}: write one on each line')
+        instead = "write one on each line; texts need --tokenizer"
+        wrong = InputError(f'{place}: line {line} is not as {{"path": "a.png", "label": 0}}: {instead}')
         try:
             row = json.loads(text)
         except (ValueError, RecursionError) as error:

@@ -154,7 +154,8 @@ class ShuffledCycle:
             taken.append(self._take_until(self.length))
             count -= len(taken[-1])
             self._begin_round()
-        return torch.cat([*taken, self._take_until(self._place + count)])
+        last = self._take_until(self._place + count)
+        return torch.cat([*taken, last]) if taken else last
 
     def state_dict(self) -> dict[str, Any]:
         """The position in the cycle; its size does not depend on the length."""
@@ -172,6 +173,6 @@ class ShuffledCycle:
         self._place = 0
 
     def _take_until(self, end: int) -> Tensor:
-        places = torch.arange(self._place, end)
+        part = self._order[self._place : end]
         self._place = end
-        return self._order[places]
+        return part if isinstance(part, Tensor) else part[torch.arange(len(part))]

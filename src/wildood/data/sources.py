@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from multiprocessing import get_context
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
@@ -15,10 +15,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data._utils import worker
 
 from wildood.data.hugging_face import LABEL_KEYS, is_hugging_face
 from wildood.data.sampling import Indices
 from wildood.data.structures import Raw, is_structure, map_structure, parts_of, shape_text, tensors_of
+from wildood.data.tables import is_frame
 from wildood.errors import InputError
 from wildood.settings import quoted
 
@@ -30,6 +32,7 @@ CACHED_BYTES = 1 << 29  # of the items of a dataset that are kept in memory
 _LONG = 10.0  # seconds of reading a dataset after which workers are worth a line
 _LOGGER = logging.getLogger("wildood")
 SEVERAL_LABELS = " (one-hot: y.argmax(1); several labels for each example: fit a detector for each, as with y[:, 0])"
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # torch has no `index_select` for them
 _FINGERPRINTED = 16  # examples of a dataset that its fingerprint is made from
 
 
@@ -127,6 +130,7 @@ class DatasetSource:
         name: what messages call it.
         collate: makes a batch of a list of items, as a `DataLoader`'s; by default, examples of one shape are stacked.
         workers: processes that read items; 0 reads them in this one.
+        worker_init_fn: called in each worker with its number, as a `DataLoader`'s.
     """
 
     dataset: Any
@@ -134,6 +138,7 @@ class DatasetSource:
     name: str
     collate: Callable[[list[Any]], Any] | None = None
     workers: int = 0
+    worker_init_fn: Callable[[int], None] | None = None
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -157,10 +162,12 @@ class DatasetSource:
         if own.names != first.names:
             raise InputError(f"{self.name}: examples have different parts: give the same ones in every example")
         if own.shapes != first.shapes:
-            such = sorted(each.shapes if is_structure(example) else each.shapes[0] for each in (own, first))
+            pairs = zip(own.names, own.shapes, first.shapes, strict=True)
+            part, *such = next((part, *sorted((one, other))) for part, one, other in pairs if one != other)
+            of = f" of {part}" if is_structure(example) else ""
             raise InputError(
-                f"{self.name}: examples have different shapes, such as {such}: give them all the same, or a DataLoader with "
-                "a collate_fn that pads them"
+                f"{self.name}: examples have different shapes, such as {such[0]} and {such[1]}{of}: give them all the same, "
+                "or a DataLoader with a collate_fn that pads them"
             )
         return example, label
 
@@ -186,7 +193,9 @@ class DatasetSource:
     @cached_property
     def _pool(self) -> ProcessPoolExecutor:
         """The workers; they are forked, as those of a DataLoader, so that a dataset need not be pickled."""
-        return ProcessPoolExecutor(self.workers, get_context("fork"), _begin_worker, (self.dataset,))
+        context = get_context("fork")
+        begin = partial(_begin_worker, self.dataset, self.workers, context.Value("i", 0), self.worker_init_fn)
+        return ProcessPoolExecutor(self.workers, context, begin)
 
     @cached_property
     def _cache(self) -> "_Cache":
@@ -252,14 +261,18 @@ class DatasetSource:
     def _tensor(self, value: Any, what: str) -> Tensor:
         if isinstance(value, np.ma.MaskedArray):
             check_plain(value, what)
+        if is_frame(value):
+            raise InputError(
+                f"{what} is a {type(value).__name__}: give tables whole, with input=spec, or rows of spec(table)"
+            )
         try:
             # A copy of an array that may not be written to: torch would warn about sharing it.
             tensor = torch.as_tensor(native(np.array(value)) if isinstance(value, np.ndarray) else value)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(
-                f"{what} is a {type(value).__name__}: a dataset must give an array or a tensor "
-                "for each index" + (", with its class" if self.labelled else "")
-            ) from error
+            instead = "a dataset must give an array or a tensor for each index" + (
+                ", with its class" if self.labelled else ""
+            )
+            raise InputError(f"{what} is a {type(value).__name__}: {instead}") from error
         check_dense(tensor, what)
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise InputError(f"{what} holds NaN or infinity: repair or drop such examples")
@@ -357,9 +370,16 @@ def bytes_of(item: Any) -> int:
 _WORKERS_DATASET: list[Any] = []  # of a worker process: what it reads
 
 
-def _begin_worker(dataset: Any) -> None:
+def _begin_worker(dataset: Any, count: int, begun: Any, worker_init_fn: Callable[[int], None] | None) -> None:
     torch.set_num_threads(1)
     _WORKERS_DATASET.append(dataset)
+    with begun.get_lock():
+        number = begun.value
+        begun.value += 1
+    # What torch.utils.data.get_worker_info() returns, which datasets and their worker_init_fn ask.
+    worker._worker_info = worker.WorkerInfo(id=number, num_workers=count, seed=torch.initial_seed(), dataset=dataset)  # noqa: SLF001
+    if worker_init_fn is not None:
+        worker_init_fn(number)
 
 
 def _read_in_worker(numbers: list[int], seed: int) -> list[Any]:
@@ -474,6 +494,10 @@ def blocks(array: Array) -> Iterator[tuple[int, Array]]:
 
 
 def _rows(array: Array, indices: Tensor) -> Tensor:
+    # Of contiguous memory, `index_select` and `take` copy whole rows, several times as fast as indexing.
     if isinstance(array, Tensor):
-        return array.detach()[indices.to(array.device)]
-    return torch.from_numpy(native(np.asarray(array[indices.numpy()])))
+        array, indices = array.detach(), indices.to(array.device)
+        return array.index_select(0, indices) if array.is_contiguous() and array.dtype not in _UNSIGNED else array[indices]
+    is_plain = array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative  # `take` would copy others whole
+    rows = array.take(indices.numpy(), axis=0) if is_plain else array[indices.numpy()]
+    return torch.from_numpy(native(np.asarray(rows)))

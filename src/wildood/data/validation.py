@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -108,13 +109,16 @@ def labelled_source(data: Any, name: str) -> Source:
     if isinstance(data, tuple | list) and len(data) == 2:
         x, y = data
         if is_structure(x) and _has_arrays(x):
-            structure = structured_source(x, f"{name} x")
-            return replace(structure, labels=_checked_labels(_array(y, f"{name} y"), name, len(structure)))
+            return _labelled_structure(x, _array(y, f"{name} y"), name)
         examples, labels = _array(x, f"{name} x"), _array(y, f"{name} y")
         labels = _checked_labels(labels, name, len(examples) if examples.ndim else None)
         return ArraySource(_checked_examples(examples, name), labels)
     if isinstance(data, tuple | list):
-        raise InputError(f"{name} is a {type(data).__name__} of {len(data)}: give (x, y)")
+        items = bool(data) and is_structure(data[0])
+        instead = (
+            f"DataLoader({name}), which reads such examples" if items else "((x1, x2), y) for a model of several inputs"
+        )
+        raise InputError(f"{name} is a {type(data).__name__} of {len(data)}: give (x, y), or {instead}")
     if isinstance(data, Mapping):
         refuse_splits(data, name)
         named = dict(data)
@@ -127,6 +131,13 @@ def labelled_source(data: Any, name: str) -> Source:
     if is_stream(data):
         return _sample(data, name, labelled=True)
     return _dataset(data, name, labelled=True, instead=f"{name}=(x, y)")
+
+
+def _labelled_structure(x: Any, y: Array, name: str) -> StructuredSource:
+    structure = structured_source(x, f"{name} x")
+    if not isinstance(x, Mapping) and len(structure) != len(y) == len(x):
+        raise InputError(f"{name} x is a {type(x).__name__} of one array for each example: give np.stack(x)")
+    return replace(structure, labels=_checked_labels(y, name, len(structure)))
 
 
 def id_source(data: Any, name: str) -> Source:
@@ -165,7 +176,9 @@ def unlabelled_source(data: Any, name: str, first: int = 0) -> Source:
     if is_structure(data) and _has_arrays(data):
         return structured_source(data, name)
     if isinstance(data, tuple | list):
-        raise InputError(f"{name} is a {type(data).__name__} of {len(data)}: give x alone, as one array")
+        raise InputError(
+            f"{name} is a {type(data).__name__} of {len(data)}: give x alone, as one array: np.asarray makes one"
+        )
     if isinstance(data, np.ndarray | Tensor):
         return ArraySource(_checked_examples(_array(data, name), name, first))
     if is_stream(data):
@@ -179,7 +192,15 @@ def structured_source(data: Any, name: str) -> StructuredSource:
         raise InputError(f"{name} is an empty {type(data).__name__}: give at least one array")
     if isinstance(data, Mapping) and (wrong := next((key for key in data if not isinstance(key, str)), None)) is not None:
         raise InputError(f"{name} has a key {wrong!r}: give the names of the model's arguments, as text")
-    parts = {part: _array(value, part) for part, value in parts_of(data, name)}
+    try:
+        parts = {part: _array(value, part) for part, value in parts_of(data, name)}
+    except InputError as error:
+        if isinstance(data, Mapping) or not all(isinstance(each, Mapping) for each in data):
+            raise
+        raise InputError(
+            f"{name} is a {type(data).__name__} of {len(data)} dicts: give one dict of arrays, as a tokenizer makes with "
+            "padding=True, or a DataLoader with a collate_fn that pads them"
+        ) from error
     for part, array in parts.items():
         if array.ndim == 0 or len(array) == 0:
             raise InputError(f"{part} has shape {tuple(array.shape)}: give at least one example, along the first axis")
@@ -263,12 +284,15 @@ def _dataset(data: Any, name: str, *, labelled: bool, instead: str, collated: bo
         collate = None if data.collate_fn is default_collate else data.collate_fn
         _refuse_selection(data, name)
         source = _dataset(data.dataset, name, labelled=labelled, instead=instead, collated=collate is not None)
-        _LOGGER.info("%s: the batch size and the order of the DataLoader are not used, the rest is", name)
-        return replace(source, collate=collate, workers=data.num_workers)
+        text = "%s: of the DataLoader, the dataset, collate_fn and workers are used; its batch size and its order are not"
+        _LOGGER.info(text, name)
+        return replace(source, collate=collate, workers=data.num_workers, worker_init_fn=data.worker_init_fn)
     if is_frame(data):
         raise _without_spec(data, name)
     if isinstance(data, str | bytes) or not (isinstance(data, Dataset | Sized) and hasattr(data, "__getitem__")):
-        raise InputError(f"{name} is a {type(data).__name__}: give {instead} with arrays or tensors, or a map-style Dataset")
+        files = ", or wildood.open_images(path) for files" if isinstance(data, str | PathLike) else ""
+        text = f"{name} is a {type(data).__name__}: give {instead} with arrays or tensors, or a map-style Dataset{files}"
+        raise InputError(text)
     try:
         count = len(data) if isinstance(data, Sized) else 0
     except (TypeError, ValueError, OverflowError) as error:  # what Python says of a length below 0, or of 2.5
@@ -335,7 +359,8 @@ def _array(data: Any, name: str) -> Array:
     if is_frame(data):
         raise _without_spec(data, name)
     own, instead = name[-1], "a numpy array or a torch tensor"
-    if isinstance(data, str):
+    is_list = isinstance(data, Sequence) and len(data) > 0
+    if isinstance(data, str) or (is_list and isinstance(data[0], str)):
         raise InputError(f"{name} is text: give the numbers that a tokenizer makes of it")
     if isinstance(data, Mapping) and data:
         instead = f"one of its arrays, such as {own}[{next(iter(data))!r}]"
@@ -353,7 +378,7 @@ def _checked_labels(labels: Array, name: str, examples: int | None) -> Array:
         several = labels.ndim == 2 and labels.shape[1] > 1
         raise InputError(
             f"{name}: labels have dtype {dtype} and shape {tuple(labels.shape)}: give one integer class for each example"
-            + (SEVERAL_LABELS if several else "")
+            + (SEVERAL_LABELS if several else "" if labels.ndim != 1 else _integers_text(labels))
         )
     if examples is not None and examples != len(labels):
         raise InputError(f"{name}: {examples} examples but {len(labels)} labels: give as many of one as of the other")
@@ -365,13 +390,26 @@ def _checked_labels(labels: Array, name: str, examples: int | None) -> Array:
     return labels
 
 
+def _integers_text(labels: Array) -> str:
+    """The line that makes integer classes of labels of another type; empty where the values are none."""
+    if isinstance(labels, Tensor):
+        return ", such as y.long()" if not labels.is_complex() and bool((labels == labels.long()).all()) else ""
+    if labels.dtype.kind in "USO":
+        return ", such as np.unique(y, return_inverse=True)[1]"
+    is_whole = labels.dtype.kind == "b" or (labels.dtype.kind == "f" and bool((labels == np.floor(labels)).all()))
+    return ", such as y.astype(int)" if is_whole else ""
+
+
 def _checked_examples(examples: Array, name: str, first: int = 0) -> Array:
     """Refuse examples that cannot be trained on: none at all, without an axis of their own, objects, NaN or infinity."""
+    wrong = f"{name} has dtype {examples.dtype}: give float32 numbers or uint8 images"
+    if _is_text(examples):
+        raise InputError(f"{wrong}; of texts, the numbers that a tokenizer makes of them")
     if examples.ndim < 2 or 0 in examples.shape:
         hint = f" (add the batch axis to a single example: {name}[None])" if examples.ndim == 1 and len(examples) else ""
         raise InputError(f"{name} has shape {tuple(examples.shape)}: give at least one example, along the first axis{hint}")
     if not _is_readable(examples):
-        raise InputError(f"{name} has dtype {examples.dtype}: give float32 numbers or uint8 images")
+        raise InputError(wrong)
     if _is_integer(examples):
         return examples
     for start, block in blocks(examples):
@@ -380,6 +418,12 @@ def _checked_examples(examples: Array, name: str, first: int = 0) -> Array:
             bad = first + start + int((~torch.as_tensor(finite)).flatten(1).any(1).nonzero()[0])
             raise InputError(f"{name}: example {bad} holds NaN or infinity: repair or drop such examples")
     return examples
+
+
+def _is_text(examples: Array) -> bool:
+    if not isinstance(examples, np.ndarray) or not examples.size:
+        return False
+    return examples.dtype.kind in "US" or isinstance(examples.flat[0], str)
 
 
 def _is_readable(examples: Array) -> bool:

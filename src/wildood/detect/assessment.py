@@ -173,7 +173,12 @@ def aside_scores(classifier: Classifier, score: Score, data: FitSplit) -> tuple[
 
 def training_benefit(start: Baseline, trained: tuple[Classifier, Score], data: FitSplit, alpha: float) -> Comparison:
     """How much of the data set aside a trained detector accepts, compared with the start."""
-    known, wild = aside_scores(*trained, data)
+    return benefit_over(start, aside_scores(*trained, data), alpha)
+
+
+def benefit_over(start: Baseline, scores: tuple[Floats, Floats], alpha: float) -> Comparison:
+    """The same, from the trained detector's scores of what is set aside."""
+    known, wild = scores
     return replace(compare_acceptance(start.aside, (known, wild), alpha), nothing_unknown=share_p_value(known, wild))
 
 

@@ -58,7 +58,7 @@ def best_start(
     its own way, so that wild acceptance does not tell which is better.
     """
     assert data.wild_aside is not None  # noqa: S101 - the caller has checked
-    same: dict[str, Any] = {"choose_device": lambda _: trained.device, "call": trained.call}
+    same: dict[str, Any] = {"choose_device": lambda _: trained.device, "call": trained.call, "is_known": True}
     default: Score = Ensemble()
     candidates: list[Score] = [EnergyScore(), MaxSoftmax(), Knn(), Mahalanobis(epsilon=0.0)]
     try:
@@ -108,7 +108,8 @@ def _is_fitted(score: Score, labelled: "StoredOutputs", examples: Source, unseen
     """Fit a score on labelled data, and an ensemble's units on unseen ID examples, if that is possible."""
     failed: InputError | None = None
     try:
-        score.fit(labelled, examples)
+        fit = score.fit_members if isinstance(score, Ensemble) else score.fit
+        fit(labelled, examples)
     except InputError as error:  # fewer examples than neighbours, or features that do not vary
         failed = error
     if broadcast(b"fitted" if failed is None else b"failed") == b"failed":  # all processes decide as the first one does

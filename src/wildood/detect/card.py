@@ -29,14 +29,15 @@ tags:
 ---
 
 # A classifier that says “unknown”
+
 {% if warnings %}
 ## Warnings
 
 {% for warning in warnings %}
 - {{ warning }}
 {% endfor %}
-{% endif %}
 
+{% endif %}
 This detector answers with a class, or with -1 (unknown) where its score is above a threshold.
 
 {% for name, text in lines.items() if name in ("model", "input", "score", "threshold") %}

@@ -135,7 +135,13 @@ class WildClassifier(*_BASES):  # type: ignore[misc]
             holdout: `(X, y)` that are used for the threshold in the place of a part of X.
             fresh: known examples as they come now, `X` or `(X, y)`; see `wildood.fit`.
         """
-        X, y = validate_data(self, X, y, dtype=np.float32)
+        try:
+            X, y = validate_data(self, X, y, dtype=np.float32)
+        except ValueError as error:
+            if "could not convert string to float" not in str(error):
+                raise
+            spec = "spec = wildood.TableSpec.fit(X), fit(spec(X), y, wild=spec(wild))"
+            raise InputError(f"X holds text ({error}): give numbers, as a TableSpec makes them: {spec}") from error
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:

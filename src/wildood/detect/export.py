@@ -2,8 +2,11 @@
 
 import copy
 import io
+import logging
 import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +65,7 @@ class DetectorModule(nn.Module):
         rounded = np.where(rounded > np.asarray(each), np.nextafter(rounded, np.float32(-np.inf)), rounded)
         self.register_buffer("thresholds", torch.from_numpy(rounded).to(device))
         self.register_buffer("holdout_scores", torch.from_numpy(np.sort(scores)).to(device))
+        self.eval()
 
     def forward(self, x: Raw) -> Answers:
         """Class or -1, score, whether it is known, and p-value of each raw example."""
@@ -86,13 +90,25 @@ def export(detector: Detector, path: Path, examples: Any = None) -> Path:
         raise InputError(f"{path} has the suffix {path.suffix!r}: give a name that ends with .pt2 or .onnx")
     batch = _batch(detector, examples)
     module = copy.deepcopy(DetectorModule(detector)).requires_grad_(requires_grad=False)
-    with torch.no_grad(), warnings.catch_warnings():
+    with torch.no_grad(), warnings.catch_warnings(), _quiet("torch.onnx"):
         warnings.simplefilter("ignore")  # torch warns of its own internals
         program = _exported(module, batch)
         content = _as_pt2(program, module, batch) if path.suffix == ".pt2" else _as_onnx(program, module, batch)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, content)
     return path
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """No log lines but errors of a package in the block: torch tells of operators of packages that are not installed."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _batch(detector: Detector, examples: Any) -> Raw:
@@ -157,7 +173,8 @@ def _check(module: DetectorModule, batch: Raw, answers: Any) -> None:
     (classes, scores, _, p_values), own = ([each.cpu() for each in several] for several in (answers, expected))
     near = 1e-4 * max(1.0, float(own[1].std(correction=0)))
     if not torch.allclose(scores, own[1], rtol=1e-4, atol=near):
-        raise InputError(f"the exported file scores otherwise, by up to {float((scores - own[1]).abs().max()):.2g}")
+        instead = "" if module.classifier.dtype == torch.float32 else ": give a detector of a model in float32"
+        raise InputError(f"the exported file scores otherwise, by up to {float((scores - own[1]).abs().max()):.2g}{instead}")
     distance = (own[1][:, None] - module.thresholds.cpu()[None, :]).abs()
     sure = (distance > near + 1e-4 * own[1].abs()[:, None]).all(1)
     if not torch.equal(classes[sure], own[0][sure]) or not torch.allclose(p_values, own[3], atol=0.02):

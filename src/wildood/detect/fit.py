@@ -14,7 +14,7 @@ from wildood.data.sampling import seeded
 from wildood.data.schema import dump, parse
 from wildood.data.streams import is_stream
 from wildood.data.validation import all_labels, check_labels, classes_of, has_labels, rows_of
-from wildood.detect.assessment import accuracy_lost, aside_scores, assess, training_benefit, training_helped
+from wildood.detect.assessment import accuracy_lost, aside_scores, assess, benefit_over, training_benefit, training_helped
 from wildood.detect.baseline import Baseline, best_start, fitted_ensemble
 from wildood.detect.detector import Detector, Promise, versions
 from wildood.detect.drift import Drift, measure_drift
@@ -33,7 +33,6 @@ from wildood.models.classifier import (
     Precision,
     check_spec,
     check_trainable,
-    chosen_device,
     copy_classifier,
     plain_name,
     with_features,
@@ -169,7 +168,7 @@ def fit(
     on_epoch = optional(check_callable)(on_epoch, "on_epoch", {})
     check_spec(input)
     call: Call = call_model if forward is None else check_callable(forward, "forward", model, {})
-    choose_device = training_device if device is None else partial(chosen_device, device)
+    choose_device = partial(training_device, device=device)
     check_fresh(fresh, method)
     if frozen:
         check_frozen(method, settings.schedule, settings.precision)
@@ -447,7 +446,8 @@ def _with_ensemble(trained: _Deployed, start: Baseline, data: FitSplit, settings
     score = None if tapped is None else fitted_ensemble(tapped, data, settings.seed)
     if tapped is not None and score is not None:
         energies = start._replace(aside=aside_scores(trained.classifier, trained.score, data))
-        gain, benefit = (training_benefit(each, (tapped, score), data, settings.alpha) for each in (energies, start))
+        scores = aside_scores(tapped, score, data)
+        gain, benefit = (benefit_over(each, scores, settings.alpha) for each in (energies, start))
         gain, benefit = (parse(broadcast(dump(each)) or b"", Comparison) for each in (gain, benefit))
         if gain.is_larger_than_its_error:
             return trained._replace(classifier=tapped, score=score, benefit=benefit)

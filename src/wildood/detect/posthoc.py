@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -129,7 +128,7 @@ def posthoc(
         input,
         features,
         uses_features=score.needs.features,
-        choose_device=None if device is None else partial(chosen_device, device),
+        choose_device=None if device is None else lambda _: chosen_device(device),
         call=call_model if forward is None else check_callable(forward, "forward", model, {}),
     )
     _warn_if_untrained(classifier, example, {"labelled": labelled, "holdout": holdout}, seed)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -49,6 +50,7 @@ def pretrain(
     *,
     schedule: Schedule | None = None,
     input: Spec | None = None,  # noqa: A002 - the user's word for it
+    device: str | torch.device | None = None,
     precision: Precision = "float32",
     run_dir: str | Path | None = None,
     seed: int = 0,
@@ -68,6 +70,7 @@ def pretrain(
             for tables without its flips and crops.
         input: how uint8 images (`InputSpec`) or tables (`TableSpec`) become model input; without it, floats are used as
             they are.
+        device: where to train, as `fit` does.
         precision: "bf16" trains with the model's forward and backward passes in bfloat16, as `fit` does.
         run_dir: directory for checkpoints and history. Call again with the same arguments to resume a killed run.
         seed: decides every random draw.
@@ -85,7 +88,7 @@ def pretrain(
     >>> bool((trained(torch.from_numpy(x)).argmax(1).numpy() == y).mean() > 0.9)
     True
     """
-    settings: dict[str, Any] = {"precision": precision, "on_epoch": on_epoch, "verbose": verbose}
+    settings: dict[str, Any] = {"device": device, "precision": precision, "on_epoch": on_epoch, "verbose": verbose}
     return train_classifier(model, labelled, holdout, schedule, input, run_dir, seed, **settings).model
 
 
@@ -106,6 +109,7 @@ def train_classifier(
     run_dir: str | Path | None,
     seed: int,
     *,
+    device: str | torch.device | None = None,
     precision: Precision,
     verbose: bool,
     on_epoch: OnEpoch | None = None,
@@ -121,7 +125,8 @@ def train_classifier(
         labelled, holdout = rows_of(labelled, spec, "labelled"), rows_of(holdout, spec, "holdout")
         known, unseen = labelled_and_holdout(labelled, holdout)
         example = Example.of(known)
-        classifier, classes = copy_classifier(model, known, spec, None, uses_features=False, choose_device=training_device)
+        choose_device = partial(training_device, device=device)
+        classifier, classes = copy_classifier(model, known, spec, None, uses_features=False, choose_device=choose_device)
         check_trainable(classifier)
         classifier.train_in(precision)
         for name, source in (("labelled", known), ("holdout", unseen)):

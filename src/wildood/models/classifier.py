@@ -190,8 +190,12 @@ def copy_classifier(
     uses_features: bool,
     choose_device: Callable[[nn.Module], torch.device | None] | None = None,
     call: Call = call_model,
+    is_known: bool = False,
 ) -> tuple[Classifier, int]:
-    """A copy of the user's model that is tried on the data, and the number of its classes."""
+    """A copy of the user's model that is tried on the data, and the number of its classes.
+
+    A line says where its logits are, if that is not obvious and the model is not `is_known` from an earlier copy.
+    """
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}: give a torch.nn.Module")
     if features is not None and not isinstance(features, str):
@@ -203,7 +207,7 @@ def copy_classifier(
     device = choose_device(network) if choose_device is not None else None
     network = network if device is None else network.to(device)  # before it is tried, lest all processes use one GPU
     few = source.gather(torch.arange(min(2, len(source))))[0]
-    classes, tap = try_classifier(network, few, spec, call), None
+    classes, tap = try_classifier(network, few, spec, call, is_known=is_known), None
     if uses_features or features is not None:
         tap = tap_features(network, few, spec, None if features is None else plain_name(features), call)
     if spec is not None:
@@ -211,19 +215,22 @@ def copy_classifier(
     return Classifier(network, spec, tap if uses_features else None, call), classes
 
 
-def chosen_device(device: str | torch.device, _model: nn.Module) -> torch.device:
+def chosen_device(device: str | torch.device) -> torch.device:
     """The device that a user names, or "auto": a GPU if there is one.
 
-    >>> chosen_device("cpu", nn.Linear(2, 3))
+    >>> chosen_device("cpu")
     device(type='cpu')
     """
+    has_gpu = torch.cuda.is_available()
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda" if has_gpu else "cpu")
+    such = "'cpu', 'cuda' or 'auto'" if has_gpu else "'cpu' or 'auto'"
+    refusal = f"device is {quoted(device)}, which torch cannot use here: give {such}"
     try:
         found = torch.device(device)
-        torch.empty(0, device=found)
+        torch.zeros(1, device=found).tolist()  # a meta tensor has no values
     except (RuntimeError, TypeError, AssertionError) as error:
-        raise InputError(f"device is {quoted(device)}, which torch cannot use here: give 'cpu', 'cuda' or 'auto'") from error
+        raise InputError(refusal) from error
     return found
 
 
@@ -233,7 +240,7 @@ def check_spec(spec: Any) -> None:
         raise InputError(f"input is a {type(spec).__name__}: give an InputSpec (images) or a TableSpec (tables)")
 
 
-def try_classifier(model: nn.Module, raw: Raw, spec: Spec | None, call: Call = call_model) -> int:
+def try_classifier(model: nn.Module, raw: Raw, spec: Spec | None, call: Call = call_model, *, is_known: bool = False) -> int:
     """Run the model once on a few examples, in evaluation mode; the number of its classes, or a clear refusal."""
     classifier, count = Classifier(model, spec, call=call), batch_length(raw)
     with evaluating(classifier):
@@ -241,7 +248,9 @@ def try_classifier(model: nn.Module, raw: Raw, spec: Spec | None, call: Call = c
         try:
             output = call(model, batch)
         except Exception as error:
-            raise InputError(f"the model fails on a batch of {shape_text(batch)}: {error}") from error
+            raise InputError(
+                f"the model fails on a batch of {shape_text(batch)}: {error}; {_advice(batch, call)}"
+            ) from error
         logits = logits_of(output)
         if isinstance(output, tuple | list) and not hasattr(output, "logits") and (heads := _heads(model, batch, call)) > 1:
             raise InputError(
@@ -253,7 +262,7 @@ def try_classifier(model: nn.Module, raw: Raw, spec: Spec | None, call: Call = c
                 "the model ends in a sigmoid: return what it is computed from, the logits; with several labels for each "
                 "example (multi-label), fit a detector for one label at a time: forward=lambda model, x: ...[:, 0], y[:, 0]"
             )
-    if isinstance(output, tuple | list) and not hasattr(output, "logits"):
+    if isinstance(output, tuple | list) and not hasattr(output, "logits") and not is_known:
         _LOGGER.info("the model returns a %s of %d: its first item is taken as logits", type(output).__name__, len(output))
     if logits.ndim != 2 or len(logits) != count:
         raise InputError(
@@ -266,6 +275,15 @@ def try_classifier(model: nn.Module, raw: Raw, spec: Spec | None, call: Call = c
     if bool(((sums - 1).abs() < 1e-4).all()):
         raise InputError("the model returns probabilities or their logarithms: return logits, without a softmax at its end")
     return logits.shape[1]
+
+
+def _advice(batch: Raw, call: Call) -> str:
+    """What to give a model that fails on a batch."""
+    if call is not call_model:
+        return "give x as forward= takes it"
+    how = "model(**x)" if isinstance(batch, Mapping) else "model(x)" if isinstance(batch, Tensor) else "model(*x)"
+    floats = isinstance(batch, Tensor) and not batch.is_floating_point()
+    return f"give x as {how} takes it, or forward=" + ("; if it takes floats, x.astype('float32')" if floats else "")
 
 
 @contextmanager

@@ -40,10 +40,14 @@ class Ensemble(Score):
 
     def fit(self, classifier: Classifier, labelled: Source) -> None:
         """Fit the scores, and take their units from the same data."""
+        self.fit_members(classifier, labelled)
+        self.standardise(classifier, labelled)
+
+    def fit_members(self, classifier: Classifier, labelled: Source) -> None:
+        """Fit the scores, for a caller that takes their units from other data: those of labelled data cost most of `fit`."""
         for member in self.members:
             assert isinstance(member, Score)  # noqa: S101 - for mypy: the list holds modules
             member.fit(classifier, labelled)
-        self.standardise(classifier, labelled)
 
     def standardise(self, classifier: Classifier, known: Source) -> None:
         """Take the units of the scores from these ID examples."""

@@ -48,6 +48,7 @@ class Batches:
         fresh_share: float = 0.5,
     ) -> None:
         self._labelled, self._schedule, self._classifier, self._fresh = labelled, schedule, classifier, fresh
+        self._device = classifier.device  # to ask for it in each step takes longer than to shuffle
         self._share = slice(rank, None, world)
         self._fresh_count = 0 if fresh is None else max(1, int(fresh_share * schedule.batch))
         self._fresh_share = slice((rank - schedule.batch + self._fresh_count) % world, None, world)
@@ -60,7 +61,6 @@ class Batches:
 
     def draw(self) -> Batch:
         """The next batch, on the classifier's device."""
-        device = self._classifier.device
         raw, labels = _gather(self._labelled, self._order.take(self._schedule.batch - self._fresh_count)[self._share])
         assert labels is not None  # noqa: S101 - labelled
         if self._fresh is not None and self._fresh_order is not None:
@@ -70,7 +70,8 @@ class Batches:
         wild = None if self._wild is None else self._wild.draw(self._schedule.batch)
         if self._schedule.augment:
             raw, wild = self._augmented(raw), None if wild is None else self._augmented(wild)
-        return Batch(to_device(raw, device), labels.to(device), None if wild is None else to_device(wild, device))
+        wild = None if wild is None else to_device(wild, self._device)
+        return Batch(to_device(raw, self._device), labels.to(self._device), wild)
 
     def _augmented(self, images: Raw) -> Tensor:
         assert isinstance(images, Tensor)  # noqa: S101 - check_augmentation has refused others

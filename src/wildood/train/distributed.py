@@ -23,7 +23,7 @@ from wildood.data.sources import Part, Source
 from wildood.errors import InputError, TrainingError
 from wildood.methods.objective import Batch, Objective, Terms
 from wildood.methods.schedule import Schedule
-from wildood.models.classifier import EVAL_BATCH, Classifier
+from wildood.models.classifier import EVAL_BATCH, Classifier, chosen_device
 
 SECONDS = 5  # in which a process that has lost another says so; its launcher's SIGTERM must not come before
 
@@ -459,20 +459,24 @@ def check_distributed(schedule: Schedule) -> None:
         )
 
 
-def training_device(model: nn.Module) -> torch.device | None:
-    """Join the other processes; where this process's copy of a model goes, if the launcher gave a GPU to each.
+def training_device(model: nn.Module, device: str | torch.device | None = None) -> torch.device | None:
+    """Join the other processes; where this process's copy of a model goes: to the device that the user named, if any.
 
-    >>> training_device(nn.Linear(2, 3))
+    Of several processes, each uses the GPU that the launcher gave it.
+
+    >>> training_device(nn.Linear(2, 3)), training_device(nn.Linear(2, 3), "cpu")
+    (None, device(type='cpu'))
     """
-    device = Classifier(model).device
+    named = None if device is None else chosen_device(device)
+    device = Classifier(model).device if named is None else named
     if join().world == 1 or device.type == "cpu":
-        return None
+        return named
     if device.type != "cuda":
         raise InputError(
             f"the model is on {device.type}, where processes cannot share a run: move it to the CPU or to CUDA, or start it "
             "without torchrun, in one process"
         )
     if "LOCAL_RANK" not in os.environ:
-        return None
+        return named
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     return torch.device("cuda", int(os.environ["LOCAL_RANK"]))

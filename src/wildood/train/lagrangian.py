@@ -126,7 +126,8 @@ class MeanConstraints:
         """The constraints of a batch of so many examples."""
         self.count += count
         for name, value in constraints.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value.detach() * count
+            summed = value.detach() if count == 1 else value.detach() * count
+            self.sums[name] = self.sums.get(name, 0.0) + summed
 
     def means(self) -> dict[str, Tensor]:
         """The mean of each constraint over all examples added."""
