@@ -2,16 +2,18 @@
 
 Run: python examples/habitat_digits.py [--habitat DIRECTORY] [--weeks 52] [--seed 0] [--port 0]
 
-A classifier knows the digits 0 to 6. It is served on loopback, and asked sixty times a day. From week 3 on, one scan in ten
-is a 7. In week 6 a new camera comes: all scans are blurred and have less contrast. Once a week somebody answers the list of
-`review` (the truth, here), and does what `status` says next: refresh, compare, promote. The clock is simulated, everything
-else is real: the server, the store, the fits. With --port, the page can be watched meanwhile.
+A classifier knows the digits 0 to 6. It is served on loopback, and asked a hundred times a day. From week 3 on, one scan in
+ten is a 7. In week 6 a new camera comes: all scans are blurred and have less contrast. Once a week somebody answers the
+list of `review` (the truth, here), and does what `status` says next: review more, calibrate, refresh, compare, promote. The
+clock is simulated, everything else is real: the server, the store, the fits. With --port, the page can be watched
+meanwhile.
 
 The table at the end counts all scans of each period: how many 7s were answered "unknown", and how many known digits.
 """
 
 import argparse
 import json
+import logging
 import socket
 import tempfile
 import threading
@@ -41,9 +43,10 @@ from wildood.habitat.server import Service, Serving, build_app
 from wildood.models.small import SmallCNN
 
 DAY, WEEK = 86_400.0, 7 * 86_400.0
-PER_DAY = 60
-SEVENS_FROM, CAMERA_FROM, SEVENS = 3, 6, 0.1  # weeks, and the share of 7s
-REVIEWED = 48  # answers of a person, each week
+PER_DAY = 100
+SEVENS = 0.1  # of the scans, once they have appeared
+REVIEWED = 48  # answers of a person each week, if nothing asks for more
+SCHEDULE = wildood.Schedule(steps=300)  # of each refresh
 Array = npt.NDArray[Any]
 
 
@@ -59,21 +62,30 @@ class Clock:
 
 
 class World:
-    """What the camera sees: no two scans are equal, and the truth is known of each."""
+    """What the camera sees: no two scans are equal, and the truth is known of each.
 
-    def __init__(self, seed: int) -> None:
+    Args:
+        seed: of all draws.
+        sevens_from: the week in which 7s appear.
+        camera_from: the week in which the camera changes.
+    """
+
+    def __init__(self, seed: int, sevens_from: int = 3, camera_from: int = 6) -> None:
+        self.sevens_from, self.camera_from = sevens_from, camera_from
         images, labels = load_digits(return_X_y=True)
         self.rng = np.random.default_rng(seed)
         order = np.random.default_rng(0).permutation(len(labels))
         images, labels = images.reshape(-1, 8, 8)[order] * (255 / 16), labels[order].astype(np.int64)
         known = labels < 7
         x, y = images[known], labels[known]
-        self.labelled, self.holdout = self._scans(x[:450], y[:450], 4), self._scans(x[450:800], y[450:800], 2)
-        self.known, self.sevens = (x[800:], y[800:]), images[labels == 7]
+        self.labelled = self._scans(x[:450], y[:450], np.repeat(np.arange(450), 4))
+        self.known, self.sevens = (x[450:], y[450:]), images[labels == 7]
+        # Holdout and traffic are scans of the same digits: independent draws from one distribution, as the promise asks for.
+        self.holdout = self._scans(*self.known, self.rng.integers(len(x) - 450, size=700))
         self.truth: dict[bytes, int | None] = {}
 
-    def _scans(self, images: Array, labels: Array, copies: int) -> tuple[Array, Array]:
-        return np.stack([self.scan(image) for image in np.repeat(images, copies, 0)]), np.repeat(labels, copies)
+    def _scans(self, images: Array, labels: Array, which: Array) -> tuple[Array, Array]:
+        return np.stack([self.scan(images[number]) for number in which]), labels[which]
 
     def scan(self, image: Array, *, new_camera: bool = False) -> Array:
         """A scan of a digit: turned and moved a little, with noise."""
@@ -83,16 +95,21 @@ class World:
         scanned = affine_transform(image, turn, centre - turn @ centre + self.rng.normal(0, 0.25, 2), order=1)
         if new_camera:
             scanned = 40 + 0.6 * gaussian_filter(scanned, 0.5)
-        return np.clip(scanned + self.rng.normal(0, 6, scanned.shape), 0, 255).astype(np.uint8)[..., None]
+        noisy: Array = np.clip(scanned + self.rng.normal(0, 6, scanned.shape), 0, 255)
+        return noisy.astype(np.uint8)[..., None]
+
+    def regime(self, week: int) -> int:
+        """How many of the two changes have come."""
+        return (week >= self.sevens_from) + (week >= self.camera_from)
 
     def day(self, week: int) -> tuple[Array, list[int | None]]:
         """The scans of a day, and what they are: None for a 7."""
         scans, truth = [], []
         for _ in range(PER_DAY):
-            is_seven = week >= SEVENS_FROM and self.rng.random() < SEVENS
+            is_seven = week >= self.sevens_from and self.rng.random() < SEVENS
             number = int(self.rng.integers(len(self.sevens if is_seven else self.known[0])))
             image = self.sevens[number] if is_seven else self.known[0][number]
-            scans.append(self.scan(image, new_camera=week >= CAMERA_FROM))
+            scans.append(self.scan(image, new_camera=week >= self.camera_from))
             truth.append(None if is_seven else int(self.known[1][number]))
             self.truth[scans[-1].tobytes()] = truth[-1]
         return np.stack(scans), truth
@@ -180,15 +197,20 @@ def main() -> None:
     parser.add_argument("--habitat", type=Path, help="a new directory; by default a temporary one")
     parser.add_argument("--weeks", type=int, default=52)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--sevens-from", type=int, default=3, metavar="WEEK")
+    parser.add_argument("--camera-from", type=int, default=6, metavar="WEEK")
     parser.add_argument("--port", type=int, default=0)
     arguments = parser.parse_args()
+    logging.getLogger("wildood").addHandler(logging.NullHandler())  # `refresh` returns its warnings, too
+    world = World(arguments.seed, arguments.sevens_from, arguments.camera_from)
     with tempfile.TemporaryDirectory() as temporary:
-        live(arguments.habitat or Path(temporary) / "habitat", arguments.weeks, arguments.seed, arguments.port)
+        place = arguments.habitat or Path(temporary) / "habitat"
+        live(place, world, weeks=arguments.weeks, seed=arguments.seed, port=arguments.port)
 
 
-def live(place: Path, weeks: int, seed: int, port: int) -> list[Period]:
+def live(place: Path, world: World, *, weeks: int, seed: int, port: int = 0) -> list[Period]:
     """A year of a habitat; gives its periods."""
-    began, clock, world = time.perf_counter(), Clock(), World(seed)
+    began, clock = time.perf_counter(), Clock()
     settings = Settings(flush_seconds=0.2, retain=8 * WEEK)
     habitat = Habitat.create(place, first_detector(world, seed), settings, clock=clock)
     periods: list[Period] = []
@@ -197,22 +219,22 @@ def live(place: Path, weeks: int, seed: int, port: int) -> list[Period]:
         for week in range(1, weeks + 1):
             live_week(habitat, world, address, week, periods)
             for line in tend(habitat, world, week):
-                print(f"week {week}: {line}")
+                print(f"week {week}: {line}", flush=True)
             champion = habitat.champion
             until(lambda: answering(address) == champion)  # noqa: B023 - it is called at once
     print(f"\n| weeks | detector | 7s | caught % | false alarms % |\n|{'---|' * 5}")
     for period in periods:
         print(period.row())
-    print(f"\n{weeks} weeks in {time.perf_counter() - began:.0f} s; {len(habitat.promotions()) - 1} promotions")
+    spent, answers = time.perf_counter() - began, len(habitat.store.judged())
+    print(f"\n{weeks} weeks in {spent:.0f} s; {answers:,} of {weeks * 7 * PER_DAY:,} scans were judged")
     return periods
 
 
 def live_week(habitat: Habitat, world: World, address: str, week: int, periods: list[Period]) -> None:
     """Send a week of scans, and count what is answered."""
     assert isinstance(habitat.clock, Clock)  # noqa: S101 - this file made it
-    regime = (week >= SEVENS_FROM) + (week >= CAMERA_FROM)
-    before = (periods[-1].weeks[-1] >= SEVENS_FROM) + (periods[-1].weeks[-1] >= CAMERA_FROM) if periods else -1
-    if not periods or periods[-1].detector != habitat.champion or regime != before:
+    is_new = not periods or periods[-1].detector != habitat.champion
+    if is_new or world.regime(periods[-1].weeks[-1]) != world.regime(week):
         periods.append(Period([], habitat.champion))
     period = periods[-1]
     period.weeks.append(week)
@@ -231,17 +253,23 @@ def live_week(habitat: Habitat, world: World, address: str, week: int, periods: 
 
 
 def tend(habitat: Habitat, world: World, week: int) -> Iterator[str]:
-    """What a person does once a week: answer the list, then what `status` says next."""
+    """What a person does once a week: answer the list, then what `status` says next. Gives what happened."""
     if week % 4 == 0:
         habitat.sweep()
-    items = habitat.review(top=REVIEWED).items
-    scans = habitat.store.source([each.answer for each in items]).gather(torch.arange(len(items)))[0].numpy()
-    habitat.review({each.answer: world.truth[scan.tobytes()] for each, scan in zip(items, scans, strict=True)}, who="ann")
-    for _ in range(4):
+    answer(habitat, world, REVIEWED)
+    for _ in range(6):
         status = habitat.status()
         action = status.next.partition(":")[0]
-        if action == "refresh":
-            refreshed = habitat.refresh(world.labelled, world.holdout, allow_duplicates=True, verbose=False)
+        if action == "review":
+            count = answer(habitat, world, 10 * PER_DAY, only_random=True)
+            yield f"{status.next} -> {count} answered"
+            if not count:
+                return
+        elif action == "calibrate":
+            calibrated = habitat.calibrate(who="ann")
+            yield f"{status.next} -> {calibrated.champion} answers"
+        elif action == "refresh":
+            refreshed = habitat.refresh(world.labelled, world.holdout, schedule=SCHEDULE, verbose=False)
             yield f"{status.next} -> {refreshed.challenger}" + ("" if refreshed.helped else " (training did not help)")
         elif action == "compare":
             yield f"{status.next} -> {habitat.compare(world.holdout).says}"
@@ -249,8 +277,18 @@ def tend(habitat: Habitat, world: World, week: int) -> Iterator[str]:
             promotion = habitat.promote(who="ann", why=status.next)
             yield f"{status.next} -> {promotion.detector} answers"
         else:
-            yield status.next
             return
+
+
+def answer(habitat: Habitat, world: World, count: int, *, only_random: bool = False) -> int:
+    """Answer a list of `review`, or its random sample, with the truth; gives how many answers there were."""
+    listed = habitat.review(top=count)
+    items = listed.random if only_random else listed.items
+    if not items:
+        return 0
+    scans = habitat.store.source([each.answer for each in items]).gather(torch.arange(len(items)))[0]
+    truth = [world.truth[np.asarray(scan).tobytes()] for scan in scans]
+    return habitat.review(dict(zip([each.answer for each in items], truth, strict=True)), who="ann").recorded
 
 
 if __name__ == "__main__":

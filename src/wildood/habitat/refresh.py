@@ -19,12 +19,13 @@ from wildood.data.sources import Part, Source
 from wildood.data.validation import classes_of, labelled_and_holdout, rows_of
 from wildood.detect.detector import Detector, Promise, warnings_of
 from wildood.detect.fit import fit
-from wildood.detect.split import TAIL, check_holdout_size, check_overlap, check_seed
+from wildood.detect.split import TAIL, SplitHoldout, check_holdout_size, check_seed
 from wildood.detect.storage import read_description
 from wildood.errors import InputError
 from wildood.evaluate.thresholds import examples_needed
 from wildood.habitat.answers import Judged
-from wildood.habitat.judged import is_evidence, is_random, known_drift, known_evidence, known_part
+from wildood.habitat.drift import KnownToday, measured_until
+from wildood.habitat.judged import JudgedCounts, Mask, is_choice, is_evidence, is_random, known_part
 from wildood.habitat.snapshot import open_snapshot, take_snapshot
 from wildood.habitat.summary import Summary, count_text
 from wildood.methods.objective import Method
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from wildood.habitat.habitat import Habitat
 
 RUN, FROZEN, TRAFFIC = "refresh", "frozen.npz", "traffic"
+CHOICE = 4  # false alarms to expect among the examples that choose after a change, and among those that train
 Integers = npt.NDArray[np.int64]
 
 
@@ -98,9 +100,9 @@ class HoldoutParts:
         comparison: a quarter: it compares champion and challenger, and no fit sees it.
     """
 
-    choice: Source
-    threshold: Source
-    comparison: Source
+    choice: Part
+    threshold: Part
+    comparison: Part
 
     @classmethod
     def of(cls, holdout: Source) -> "HoldoutParts":
@@ -121,6 +123,56 @@ class HoldoutParts:
         return cls(*(Part(holdout, torch.from_numpy(np.flatnonzero(mask))) for mask in masks))
 
 
+def _trains(answers: Integers) -> Mask:
+    """Which answers of the random sample are for training."""
+    return is_random(answers) & ~is_evidence(answers) & ~is_choice(answers)
+
+
+@dataclass(frozen=True, eq=False)
+class ChangedParts:
+    """What takes the place of the holdout where known data has changed: judged known examples since the change.
+
+    Attributes:
+        halves: those for choosing, and the newest evidence for the threshold.
+        fresh: a mask over the judgements: those of the random sample that train.
+        measured: the id of the last evidence.
+    """
+
+    halves: SplitHoldout
+    fresh: Mask
+    measured: int
+
+    @classmethod
+    def of(cls, judged: Judged, today: KnownToday, since: int, alpha: float, confidence: float | None) -> "ChangedParts":
+        """Those of these judgements; an error says how many are missing."""
+        missing = missing_answers(JudgedCounts.of(judged, since), today.alike, alpha, confidence)
+        if missing:
+            raise InputError(
+                "known data has changed since the holdout, and a refresh needs about "
+                f"{count_text(missing, 'more known answer')} of the random sample: wildood habitat review lists them"
+            )
+        assert judged.known is not None and today.examples is not None  # noqa: S101, PT018 - there are enough of them
+        later = (judged.class_ >= 0) & (judged.answer >= since)
+        choice, known = later & is_choice(judged.answer), judged.class_ >= 0
+        most = max(examples_needed(alpha, confidence), round(TAIL / alpha))
+        threshold = today.newest(min(today.alike, most))
+        assert threshold is not None  # noqa: S101 - see above
+        halves = SplitHoldout(judged.known, torch.from_numpy(np.flatnonzero(choice[known])), threshold.indices)
+        return cls(halves, later & _trains(judged.answer), int(today.answers[-1]))
+
+
+def missing_answers(since_change: JudgedCounts, evidence: int, alpha: float, confidence: float | None) -> int:
+    """How many more known answers of the random sample a refresh after a change needs, about.
+
+    A half of them is evidence, which sets the threshold. A quarter chooses and a quarter trains; each must make four false
+    alarms (80 examples at 5 %). With fewer that choose, training could hardly be shown to help; with fewer that train, they
+    would be memorised.
+    """
+    each = round(CHOICE / alpha)
+    missing = 4 * (each - since_change.choice), 4 * (each - since_change.fresh)
+    return max(0, *missing, 2 * (examples_needed(alpha, confidence) - evidence))
+
+
 @dataclass(frozen=True)
 class _Rows:
     """The rows that a refresh trains on, frozen when it starts.
@@ -129,13 +181,15 @@ class _Rows:
         wild: ids of the traffic.
         judged: ids of the answers that were judged, and
         classes: what they were called; -1 for unknown.
-        parent: the number of the champion's id.
+        parent: the champion's id.
+        since: known data is as it is now from this id on; 0: no change has been found since the holdout.
     """
 
     wild: Integers
     judged: Integers
     classes: Integers
     parent: str
+    since: int
 
     @property
     def until(self) -> int:
@@ -145,7 +199,8 @@ class _Rows:
     def write(self, path: Path) -> None:
         """Write them to a file."""
         parent = np.frombuffer(self.parent.encode(), np.uint8)
-        write_array_file(path, wild=self.wild, judged=self.judged, classes=self.classes, parent=parent)
+        since = np.array(self.since)
+        write_array_file(path, wild=self.wild, judged=self.judged, classes=self.classes, parent=parent, since=since)
 
     @classmethod
     def read(cls, path: Path) -> "_Rows | None":
@@ -153,7 +208,7 @@ class _Rows:
         try:
             with np.load(path, allow_pickle=False) as file:
                 wild, judged, classes = (file[name].astype(np.int64) for name in ("wild", "judged", "classes"))
-                return cls(wild, judged, classes, file["parent"].tobytes().decode())
+                return cls(wild, judged, classes, file["parent"].tobytes().decode(), int(file["since"]))
         except (FileNotFoundError, *DAMAGED_ARRAY):
             return None
 
@@ -175,9 +230,12 @@ def refresh(
 ) -> Refresh:
     """Train a challenger on what was collected. Called again after it was killed, it goes on with the same rows.
 
-    Wild data are the rows with examples that are not judged known, and no evidence (`is_evidence`). Judged known examples of
-    the other half of the random sample are `fresh`, if there are enough for ten false alarms; all other judged known ones
-    are added to `labelled`.
+    Wild data are the rows with examples that are not judged known, without those that measure or choose (`is_evidence`,
+    `is_choice`). Judged known examples of the rest of the random sample are `fresh`, if there are enough for ten false
+    alarms; all other judged known ones are added to `labelled`.
+
+    Where known data has changed since the holdout, nothing of the holdout is used. Judged known examples since the change
+    take its place, as `ChangedParts` says, and wild data are the rows since the change.
 
     Args:
         habitat: with the traffic.
@@ -205,37 +263,39 @@ def refresh(
         raise InputError("a refresh needs holdout=(x, y) (--holdout) that no classifier was trained on")
     if start is None:
         _refuse_leaks(habitat, parent, unseen)
-    parts = HoldoutParts.of(unseen)
-    check_holdout_size(len(parts.threshold), alpha, promise.confidence)
     directory = habitat.path / RUN
     directory.mkdir(exist_ok=True)
     with verbose_logging(verbose=verbose), locked(directory) as mine:
         if not mine:
             raise InputError(f"another process refreshes {habitat.path}: wait for it")
-        rows, wild = _frozen_rows(habitat, parent, restart=restart)
+        rows, wild = _frozen_rows(habitat, champion, parent, alpha, promise.confidence, restart=restart)
         judged = _as_frozen(habitat.store.judged(), rows)
-        fresh_mask = is_random(judged.answer) & ~is_evidence(judged.answer)
+        measured = measured_until(champion)
+        if rows.since:
+            changed = ChangedParts.of(judged, KnownToday.of(judged, champion), rows.since, alpha, promise.confidence)
+            halves, fresh_mask, measured = changed.halves, changed.fresh, changed.measured
+            calibrated_on, allow_duplicates = "judged known examples, because known scores have changed", True
+        else:
+            parts = HoldoutParts.of(unseen)
+            halves, calibrated_on = SplitHoldout(unseen, parts.choice.indices, parts.threshold.indices), "holdout"
+            check_holdout_size(len(parts.threshold), alpha, promise.confidence)
+            fresh_mask = _trains(judged.answer) & (judged.class_ >= 0)
+            fresh_mask &= fresh_mask.sum() >= TAIL / alpha
         fresh = known_part(judged, fresh_mask)
-        if fresh is not None and len(fresh) < TAIL / alpha:
-            fresh, fresh_mask = None, np.zeros_like(fresh_mask)
-        more = known_part(judged, ~fresh_mask & ~is_evidence(judged.answer))
+        more = known_part(judged, ~fresh_mask & ~is_evidence(judged.answer) & ~is_choice(judged.answer))
         together = known if more is None else _concatenated(known, more)
-        others: dict[str, list[Source]] = {"labelled": [together], "wild": [wild], "fresh": [] if fresh is None else [fresh]}
-        caveat = check_overlap(unseen, others, allow_duplicates=allow_duplicates)
         detector = fit(
-            model, together, wild, parts.choice, fresh=fresh, method=method, schedule=schedule, alpha=alpha,
+            model, together, wild, halves, fresh=fresh, method=method, schedule=schedule, alpha=alpha,
             confidence=promise.confidence, by_class=promise.by_class, input=spec, features=_features(champion),
             forward=champion.classifier.call, frozen=bool(champion.record.get("frozen", False)),
             precision=champion.record.get("precision", "float32"), allow_duplicates=allow_duplicates,
             run_dir=directory / "run", seed=seed, verbose=verbose,
         )  # fmt: skip
-        promise = Promise(alpha, 0, unseen=True, confidence=promise.confidence, by_class=promise.by_class, caveat=caveat)
-        calibrated_on = _calibrate(habitat, champion, detector, parts.threshold, promise)
         detector.tokenizer = champion.tokenizer
         detector.record |= {name: champion.record[name] for name in ("text",) if name in champion.record}
         detector.record |= {"classes": list(names)} if names else {}
         about = {"parent": parent, "until": rows.until, "wild": len(rows.wild), "calibrated on": calibrated_on}
-        about |= {"start": start is not None}
+        about |= {"start": start is not None, "since": rows.since, "measured": measured}
         detector.record["habitat"] = about
         challenger = habitat.add(detector, parent=parent, trained_until=rows.until)
         _clear(directory)
@@ -317,7 +377,9 @@ def _features(champion: Detector) -> str | None:
     return None if tap is None or tap.side == "input" else tap.layer
 
 
-def _frozen_rows(habitat: "Habitat", parent: str, *, restart: bool) -> tuple[_Rows, MappedSource]:
+def _frozen_rows(
+    habitat: "Habitat", champion: Detector, parent: str, alpha: float, confidence: float | None, *, restart: bool
+) -> tuple[_Rows, MappedSource]:
     """The rows of an unfinished refresh, or those of now, which are frozen; with the examples of the traffic."""
     place = habitat.path / RUN
     rows = None if restart else _Rows.read(place / FROZEN)
@@ -327,14 +389,19 @@ def _frozen_rows(habitat: "Habitat", parent: str, *, restart: bool) -> tuple[_Ro
             return rows, open_snapshot(place / TRAFFIC)[1]
         logger.info("the unfinished refresh cannot go on: %s is the champion now, not %s", parent, rows.parent)
     _clear(place)
-    judged, present = habitat.store.judged(), habitat.store.rows(with_examples=True).id
+    judged = habitat.store.judged()
+    today = KnownToday.of(judged, champion)
+    if today.since:
+        ChangedParts.of(judged, today, today.since, alpha, confidence)  # refuses too few before anything is written
+    present = habitat.store.rows(after=max(0, today.since - 1), with_examples=True).id
     is_known = np.isin(present, judged.answer[judged.class_ >= 0])
-    rows = _Rows(present[~is_known & ~is_evidence(present)], judged.answer, judged.class_, parent)
+    wild = present[~is_known & ~is_evidence(present) & ~is_choice(present)]
+    rows = _Rows(wild, judged.answer, judged.class_, parent, today.since)
     if not len(rows.wild):
         raise InputError(f"{habitat.path} has no traffic with examples to train on: serve with collect='full' first")
-    wild = take_snapshot(habitat.store, rows.wild, place / TRAFFIC)
+    snapshot = take_snapshot(habitat.store, rows.wild, place / TRAFFIC)
     rows.write(place / FROZEN)  # last: it says that the snapshot is whole
-    return rows, wild
+    return rows, snapshot
 
 
 def _clear(place: Path) -> None:
@@ -373,27 +440,3 @@ def _concatenated(first: Source, second: Source) -> MappedSource:
     rows = np.concatenate([np.arange(len(each)) for each in sources])
     labels = [each.gather(torch.arange(len(each)))[1] for each in sources]
     return MappedSource(sources, which, rows, np.concatenate([each.numpy() for each in labels if each is not None]))
-
-
-def _calibrate(habitat: "Habitat", champion: Detector, detector: Detector, threshold: Source, promise: Promise) -> str:
-    """Set the threshold by examples that no classifier has seen; gives which.
-
-    Where known scores have changed, these are the newest judged known evidence, at most as many as make ten false alarms.
-    """
-    trained = next(each.trained_until for each in habitat.detectors() if each.id == habitat.champion)
-    fresh, source, name = known_evidence(habitat.store.judged(), trained), threshold, "holdout"
-    needed, most = examples_needed(promise.alpha, promise.confidence), round(TAIL / promise.alpha)
-    if fresh is not None and len(fresh) >= needed and champion.holdout_scores is not None:  # noqa: SIM102 - it takes time
-        if known_drift(champion.holdout_scores, champion.score(fresh)).found:
-            source = Part(fresh.source, fresh.indices[torch.arange(len(fresh))[-max(needed, most) :]])
-            name = "judged known examples, because known scores have changed"
-    promise = replace(promise, examples=len(source))
-    try:
-        detector.calibrate_on(source, promise)
-    except InputError as error:
-        if not promise.by_class:
-            raise
-        logger.warning("by class was NOT done, one threshold is for all classes: %s", error)
-        detector.calibrate_on(source, replace(promise, by_class=False))
-        detector.record["not_by_class"] = str(error)
-    return name

@@ -14,13 +14,15 @@ import torch
 from wildood.data.fingerprint import SEEN_HOLDOUT
 from wildood.data.schema import SchemaError, parse
 from wildood.data.sources import Part
-from wildood.detect.detector import Detector
+from wildood.detect.detector import UNKNOWN, Detector, Promise
 from wildood.evaluate.intervals import Share, in_percent
 from wildood.evaluate.mixture import UnknownShare, unknown_share
-from wildood.experiments.evaluation import Decisions
-from wildood.habitat.answers import Rows, Windows
+from wildood.habitat.answers import Judged, Rows, Windows
+from wildood.habitat.calibrate import CalibrationNeed
 from wildood.habitat.comparison_log import latest_comparison
-from wildood.habitat.judged import JudgedCounts, KnownDrift, known_drift, known_evidence
+from wildood.habitat.drift import MOST, KnownDrift, KnownToday, measured_until
+from wildood.habitat.judged import JudgedCounts, is_evidence
+from wildood.habitat.refresh import missing_answers
 from wildood.habitat.sequential import ERROR, Block, Evidence, SequentialTest
 from wildood.habitat.summary import Summary, count_text, days_text
 from wildood.settings import check_number
@@ -30,10 +32,10 @@ if TYPE_CHECKING:
 
 DAY = 86400.0
 RECENT = 2000  # rows that the bound on the unknown share is computed from
-EVIDENCE = 1000  # judged known examples, at most, that are scored
 STALE = 90 * DAY  # known answers that are older say little
 ENOUGH_WILD = 500  # rows since the last training that make a refresh worth while, at least
 ENOUGH_LATER = 300  # later rows that make a comparison worth while
+ENOUGH_UNKNOWN = 10  # answers of the random sample judged unknown that make a refresh worth while, whatever the test says
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Status(Summary):
     Attributes:
         time: of this status.
         champion: the id of the detector that answers.
-        since: when it was promoted.
+        promoted: when that was promoted.
         challenger: the id of the detector that may replace it.
         days: the traffic by day.
         recent: what the last rows of the champion say about the share of unknowns; None if that cannot be tested.
@@ -75,10 +77,16 @@ class Status(Summary):
         promise: of the champion, as text.
         calibrated: when the champion was made.
         judged: how many answers people have judged.
-        false_alarms: of the champion on judged known evidence; None if there is none.
-        drift: whether known scores have changed; None if that cannot be tested.
-        waiting: rows with examples since the champion's training.
+        false_alarms: of the champion on judged known evidence since its calibration; None if there is none.
+        caught: the share of judged unknown evidence that the champion answers with "unknown"; None if there is none.
+        drift: whether known scores have changed since the champion's calibration; None if that cannot be tested.
+        since: known answers from this id on are like those of today; 0: no change has been found since the holdout.
+        calibration: whether the threshold should be set anew, and by how many judged known examples.
+        missing: how many more known answers of the random sample a refresh needs, about; 0 where no change has been found.
+        waiting: rows with examples since the champion's training, or since the change.
         enough: how many of these make a refresh worth while: as many as the champion was trained on.
+        tried: the detector of the last refresh that did not become champion; None if there was none since the change.
+        retry: how many more answers make another refresh worth while: as many as there were before the last one.
         later: rows with examples that neither champion nor challenger has trained on.
         compared: the record of the last comparison of the two; None if there is none.
         next: what to do, in one line.
@@ -86,7 +94,7 @@ class Status(Summary):
 
     time: float
     champion: str
-    since: float
+    promoted: float
     challenger: str | None
     days: tuple[Day, ...]
     recent: UnknownShare | None
@@ -96,9 +104,15 @@ class Status(Summary):
     calibrated: float
     judged: JudgedCounts
     false_alarms: Share | None
+    caught: Share | None
     drift: KnownDrift | None
+    since: int
+    calibration: CalibrationNeed
+    missing: int
     waiting: int
     enough: int
+    tried: str | None
+    retry: int
     later: int
     compared: dict[str, Any] | None
     next: str
@@ -114,23 +128,26 @@ class Status(Summary):
         seen, unknown, sampled, dropped = (
             sum(getattr(day, name) for day in self.days) for name in ("seen", "unknown", "sampled", "dropped")
         )
-        judged, random = self.judged, self.judged.evidence + self.judged.fresh
+        judged = self.judged
         newest = "" if judged.newest is None else f", the newest {days_text(self.time - judged.newest)} old"
         rejected = f", {in_percent(unknown / seen)} answered unknown" if seen else ""
         lines = {
-            "champion": f"{self.champion}, for {days_text(self.time - self.since)}",
+            "champion": f"{self.champion}, for {days_text(self.time - self.promoted)}",
             "challenger": self.challenger or "none",
             "traffic": f"{count_text(seen, 'answer')}{rejected}; {sampled:,} kept, {dropped:,} dropped",
             "unknown": self.untested or str(self.looks),
             "recent": self.untested or (str(self.recent) if self.recent else "no rows of the champion yet"),
             "promise": f"{self.promise}; {days_text(self.time - self.calibrated)} old",
             "judged": (
-                f"{random} known in the random sample ({judged.evidence} measure, {judged.fresh} train{newest}), "
+                f"{judged.random} known in the random sample ({judged.evidence} measure, {judged.choice} choose, "
+                f"{judged.fresh} train{newest}), "
                 f"{judged.chosen} known that were chosen, {judged.unknown} unknown"
             ),
         }
         if self.false_alarms is not None:
             lines["false alarms"] = f"{self.false_alarms.text(0.95)} of the known ones that measure"
+        if self.caught is not None:
+            lines["caught"] = f"{self.caught.text(0.95)} of the unknown ones that measure"
         if self.drift is not None:
             lines["drift"] = str(self.drift)
         if self.compared is not None:
@@ -152,33 +169,33 @@ def status(habitat: "Habitat", detector: Detector, *, error: float = ERROR) -> S
     check_number(error, "error", "a probability strictly between 0 and 1, such as 0.05", least=1e-9, below=1)
     now, store, champion, challenger = habitat.clock(), habitat.store, habitat.champion, habitat.challenger
     entries = {each.id: each for each in habitat.detectors()}
-    since = [each.time for each in habitat.promotions() if each.detector == champion][-1]
+    promoted = [each for each in habitat.promotions() if each.detector == champion][-1]
     judged = store.judged()
-    counts = JudgedCounts.of(judged)
-    trained = entries[champion].trained_until
-    waiting = _examples_after(habitat, trained)
+    trained, made = entries[champion].trained_until, detector.record.get("habitat", {})
     later = 0 if challenger is None else _examples_after(habitat, max(trained, entries[challenger].trained_until))
-    holdout = detector.holdout_scores if detector.promise is not None and detector.promise.unseen else None
-    looks = recent = drift = false_alarms = None
+    promise = detector.promise or Promise(0.05, 0, unseen=False)
+    holdout = detector.holdout_scores if promise.unseen else None
+    looks = recent = false_alarms = None
     days = _by_day(store.windows())
     if holdout is not None:
         looks, recent, course = look(habitat, champion, holdout, error)
         days = _with_course(days, course)
-    evidence, known_scores = known_evidence(judged, trained), np.empty(0)
-    if evidence is not None:
-        some = Part(evidence.source, evidence.indices[torch.arange(len(evidence))[-EVIDENCE:]])
-        decided = Decisions.of(detector, *detector.score_and_classify(some))
-        false_alarms, known_scores = Share.of(decided.rejected, 0.95), decided.scores
-    if holdout is not None:
-        drift = known_drift(holdout, known_scores)
+    today = KnownToday.of(judged, detector)
+    fresh = today.answers > measured_until(detector)
+    if fresh.any():
+        rejected = ~detector.accepts(today.scores, today.classes)
+        false_alarms = Share.of(rejected[fresh], 0.95)
     compared = None
     if challenger is not None:
         with store.index.reading() as index:
             compared = latest_comparison(index, champion, challenger)
+    start = max(trained, today.since - 1)
+    tried, retry = _last_try(habitat, start, today.since)
+    counts = JudgedCounts.of(judged, today.since)
     found = Status(
         time=now,
         champion=champion,
-        since=since,
+        promoted=promoted.time,
         challenger=challenger,
         days=tuple(days),
         recent=recent,
@@ -186,16 +203,42 @@ def status(habitat: "Habitat", detector: Detector, *, error: float = ERROR) -> S
         untested="" if holdout is not None else f"not tested: {SEEN_HOLDOUT}",
         promise=detector.promise_text,
         calibrated=entries[champion].time,
-        judged=counts,
+        judged=JudgedCounts.of(judged),
         false_alarms=false_alarms,
-        drift=drift,
-        waiting=waiting,
-        enough=max(ENOUGH_WILD, int(detector.record.get("habitat", {}).get("wild", 0))),
+        caught=_caught(judged, detector, today.since),
+        drift=today.drift,
+        since=today.since,
+        calibration=CalibrationNeed.of(detector, today),
+        missing=missing_answers(counts, today.alike, promise.alpha, promise.confidence) if today.since else 0,
+        waiting=_examples_after(habitat, start),
+        enough=ENOUGH_WILD if start > trained else max(ENOUGH_WILD, int(made.get("wild", 0))),
+        tried=tried,
+        retry=retry,
         later=later,
         compared=compared,
         next="",
     )
-    return replace(found, next=_next(found))
+    return replace(found, next=_next(found, counts))
+
+
+def _caught(judged: Judged, detector: Detector, since: int) -> Share | None:
+    """How many of the unknown ones that measure, since the last change, the champion answers with "unknown"."""
+    places = np.flatnonzero((is_evidence(judged.answer) & (judged.answer >= since))[judged.class_ < 0])[-MOST:]
+    if judged.unknown is None or not len(places):
+        return None
+    return Share.of(detector.predict(Part(judged.unknown, torch.from_numpy(places))) == UNKNOWN, 0.95)
+
+
+def _last_try(habitat: "Habitat", start: int, since: int) -> tuple[str | None, int]:
+    """The last refresh after `start` that did not lead to a champion, and how many answers are missing until the next."""
+    champions = {each.detector for each in habitat.promotions()}
+    tries = [each for each in habitat.detectors() if each.id not in champions and each.trained_until > max(start, since)]
+    if not tries:
+        return None, 0
+    with habitat.store.index.reading() as index:
+        last = int(index.execute("SELECT max(id) FROM answers").fetchone()[0] or 0)
+    until = max(each.trained_until for each in tries)
+    return tries[-1].id, max(0, 2 * until - start - last)
 
 
 def look(
@@ -311,35 +354,56 @@ def _with_course(days: Sequence[Day], course: Sequence[tuple[float, Block, float
     return [by_start[start] for start in sorted(by_start)]
 
 
-def _next(now: Status) -> str:
+def _next(now: Status, since_change: JudgedCounts) -> str:
     """What to do, in one line; the first of these that is due."""
-    judged, drift, challenger, compared = now.judged, now.drift, now.challenger, now.compared
-    random = judged.evidence + judged.fresh
+    challenger, compared, need = now.challenger, now.compared, now.calibration
+    is_worse = compared is not None and not compared.get("separated")
+    if not any(day.seen for day in now.days):
+        return "nothing: there is no traffic yet"
+    if need.why and need.missing and (now.drift is None or now.drift.found):
+        return f"review: {need.why}; {_known_answers(need.missing)} of the random sample are needed to calibrate"
+    if need.why and not need.missing and (challenger is None or (now.drift is not None and now.drift.found)):
+        return f"calibrate: {need.why}; {need.examples} known answers of now set a new one"
     if challenger is not None:
-        if compared is not None and compared.get("separated"):
+        if compared is not None and not is_worse:
             return f"promote: {challenger} accepts less unknown traffic than {now.champion}"
         if now.later < ENOUGH_LATER:
             missing = ENOUGH_LATER - now.later
             return f"wait: {count_text(missing, 'more example')} of later traffic before {challenger} is compared"
         if compared is None or now.later >= 1.5 * compared.get("later", 0):
             return f"compare: {count_text(now.later, 'later example')} can judge {challenger}"
-        if now.found and now.later >= ENOUGH_WILD:
-            return f"refresh: {challenger} is not shown to be better, and {count_text(now.later, 'later example')} can train"
-        again = math.ceil(1.5 * compared.get("later", 0)) - now.later
-        return f"wait: {challenger} is not shown to be better; compare again after {count_text(again, 'more example')}"
-    is_due = now.waiting >= now.enough
-    if drift is not None and drift.found:
-        reason = "known scores have changed"
-        return f"refresh: {reason}" if is_due else f"review: {reason}; label what is listed"
-    if now.found:
-        if not judged.unknown and not random:
-            return "review: unknowns are found; see what they are"
-        if is_due:
-            return f"refresh: unknowns are found, and {count_text(now.waiting, 'example')} are collected"
-        return f"wait: unknowns are found; a refresh needs {count_text(now.enough - now.waiting, 'more example')}"
-    if not any(day.seen for day in now.days):
-        return "nothing: there is no traffic yet"
-    if judged.newest is None or now.time - judged.newest > STALE:
-        age = "no known answers of the random sample" if judged.newest is None else "only old known answers"
+    if now.found or since_change.random_unknown >= ENOUGH_UNKNOWN:
+        return _next_of_unknowns(now)
+    newest = now.judged.newest
+    if newest is None or now.time - newest > STALE:
+        age = "no known answers of the random sample" if newest is None else "only old known answers"
         return f"review: there are {age} to check the promise with"
-    return "nothing"
+    return "nothing" if challenger is None else f"nothing: {challenger} is not shown to be better"
+
+
+def _next_of_unknowns(now: Status) -> str:
+    """What to do where there are unknowns, and no challenger that could be promoted or compared now."""
+    if not now.judged.unknown and not now.judged.random:
+        return "review: unknowns are found; see what they are"
+    if now.tried is not None and now.caught is not None and now.caught.low > 0.5:
+        caught = f"{now.caught.count} of {now.caught.examples} that measure"
+        return (
+            f'nothing: {now.champion} answers unknowns with "unknown" ({caught}), and {now.tried} is not shown to be better'
+        )
+    if now.retry:
+        return f"wait: {now.tried} is not shown to be better; another refresh is worth while after {_answers(now.retry)}"
+    if now.waiting < now.enough:
+        missing = count_text(now.enough - now.waiting, "more example")
+        return f"wait: unknowns are found; a refresh needs {missing}"
+    if now.missing:
+        return f"review: unknowns are found; a refresh needs {_known_answers(now.missing)} of the random sample, about"
+    before = "" if now.tried is None else f"; {now.tried} was not shown to be better"
+    return f"refresh: unknowns are found, and {count_text(now.waiting, 'example')} are collected{before}"
+
+
+def _answers(count: int) -> str:
+    return count_text(count, "more answer")
+
+
+def _known_answers(count: int) -> str:
+    return count_text(count, "more known answer")
