@@ -2,7 +2,7 @@
 
 Run: python examples/habitat_digits.py [--habitat DIRECTORY] [--weeks 52] [--seed 0] [--port 0]
 
-A classifier knows the digits 0 to 6. It is served on loopback, and asked a hundred times a day. From week 3 on, one scan in
+A classifier knows the digits 0 to 6. It is served on loopback, and asked 200 times a day. From week 3 on, one scan in
 ten is a 7. In week 6 a new camera comes: all scans are blurred and have less contrast. Once a week somebody answers the
 list of `review` (the truth, here), and does what `status` says next: review more, calibrate, refresh, compare, promote. The
 clock is simulated, everything else is real: the server, the store, the fits. With --port, the page can be watched
@@ -43,7 +43,7 @@ from wildood.habitat.server import Service, Serving, build_app
 from wildood.models.small import SmallCNN
 
 DAY, WEEK = 86_400.0, 7 * 86_400.0
-PER_DAY = 100
+PER_DAY = 200
 SEVENS = 0.1  # of the scans, once they have appeared
 REVIEWED = 48  # answers of a person each week, if nothing asks for more
 SCHEDULE = wildood.Schedule(steps=300)  # of each refresh
@@ -81,7 +81,7 @@ class World:
         self.labelled = self._scans(x[:450], y[:450], np.repeat(np.arange(450), 4))
         self.known, self.sevens = (x[450:], y[450:]), images[labels == 7]
         # Holdout and traffic are scans of the same digits: independent draws from one distribution, as the promise asks for.
-        self.holdout = self._scans(*self.known, self.rng.integers(len(x) - 450, size=700))
+        self.holdout = self._scans(*self.known, self.rng.integers(len(x) - 450, size=2000))
         self.truth: dict[bytes, int | None] = {}
 
     def _scans(self, images: Array, labels: Array, which: Array) -> tuple[Array, Array]:
@@ -261,10 +261,10 @@ def tend(habitat: Habitat, world: World, week: int) -> Iterator[str]:
         status = habitat.status()
         action = status.next.partition(":")[0]
         if action == "review":
-            count = answer(habitat, world, 10 * PER_DAY, only_random=True)
-            yield f"{status.next} -> {count} answered"
+            count = answer(habitat, world, max(status.calibration.missing, status.missing, REVIEWED), only_random=True)
             if not count:
                 return
+            yield f"{status.next} -> {count} answered"
         elif action == "calibrate":
             calibrated = habitat.calibrate(who="ann")
             yield f"{status.next} -> {calibrated.champion} answers"
@@ -282,8 +282,7 @@ def tend(habitat: Habitat, world: World, week: int) -> Iterator[str]:
 
 def answer(habitat: Habitat, world: World, count: int, *, only_random: bool = False) -> int:
     """Answer a list of `review`, or its random sample, with the truth; gives how many answers there were."""
-    listed = habitat.review(top=count)
-    items = listed.random if only_random else listed.items
+    items = habitat.review(top=2 * count).random[:count] if only_random else habitat.review(top=count).items
     if not items:
         return 0
     scans = habitat.store.source([each.answer for each in items]).gather(torch.arange(len(items)))[0]

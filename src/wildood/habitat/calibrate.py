@@ -66,7 +66,7 @@ class CalibrationNeed:
         if not promise.unseen:
             return cls("the threshold promises nothing", examples, needed)
         if today.drift is not None and today.drift.found:
-            return cls("known scores have changed", examples, needed)
+            return cls("known scores have changed, so the threshold is of another time", examples, needed)
         if measured_until(champion) and 2 * promise.examples <= examples:
             return cls(f"the threshold rests on only {promise.examples} examples", examples, needed)
         return cls("", examples, needed)

@@ -124,7 +124,7 @@ def compare(
     alpha = challenger.promise.alpha if challenger.promise is not None else 0.05
     evidence, aside, caveat = today.like_now, None, ""
     known: list[Source] = [] if evidence is None else [evidence]
-    if holdout is not None and not since and today.alike < TAIL / alpha:
+    if holdout is not None and not since and not today.doubt and today.alike < TAIL / alpha:
         unseen = id_source(examples_of(rows_of(holdout, champion.classifier.spec, "holdout"), champion.example), "holdout")
         aside = HoldoutParts.of(unseen).comparison
         known.append(aside)

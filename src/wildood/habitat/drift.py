@@ -1,6 +1,7 @@
 """Whether known traffic has changed, and which judged known examples are like those of today."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +14,11 @@ from wildood.evaluate.metrics import Floats, flat_scores
 from wildood.habitat.answers import Integers, Judged
 from wildood.habitat.judged import is_evidence
 
-BLOCK = 16  # judged known examples between two looks, and the fewest that are compared
+BLOCK = 16  # judged known examples that are compared, at least
+STEP = 8  # between two looks
 ERROR = 0.05
-LEVEL = 0.01  # of each test whether older examples are like newer ones
+LEVEL = 0.01  # of the test whether older examples are like newer ones, at each doubling of their number
+DOUBT = 0.001
 MOST = 1000  # judged known examples that are scored: the newest
 
 
@@ -55,55 +58,59 @@ def known_drift(
 ) -> KnownDrift:
     """Test whether judged known examples, in the order of their judgement, have the scores of the holdout.
 
-    A look is made at every 16th example. It tests the newest 16, 32, 64, ... examples that there are by then, each by a
-    two-sample Kolmogorov-Smirnov test: the newest find a change that comes late, the many find one that is small. Look k
-    may err with probability error / (k (k + 1)), which its tests share. These sum to `error` over all looks that will ever
-    be made, although all share one holdout: the probabilities of errors add up whatever depends on what. The p-value is
-    the smallest of all, multiplied by k (k + 1) and the number of tests.
+    A look is made at 16 examples and at every 8th from then on. It tests the newest 16, 32, 64, ... examples that there are
+    by then, each by a two-sample Kolmogorov-Smirnov test: the newest find a change that comes late, the many find one that
+    is small. Look k may err with probability error / (k (k + 1)), which its tests share. These sum to `error` over all
+    looks that will ever be made, although all share one holdout: the probabilities of errors add up whatever depends on
+    what. The p-value is the smallest of all, multiplied by k (k + 1) and the number of tests.
 
     Args:
         holdout_scores: of the examples that set the threshold.
         known_scores: of the judged known examples.
         answers: their ids, by which the newest are those with the largest; by default those judged last.
-        earlier: how many examples were judged before these, a multiple of 16. Their looks are left out.
+        earlier: how many examples were judged before these, a multiple of 8. Their looks are left out.
 
     >>> rng = np.random.default_rng(0)
     >>> print(known_drift(rng.normal(size=500), rng.normal(size=100) + 1))
     known scores have changed since the holdout (p = ... over all looks, 96 judged known examples)
     """
     known, holdout = np.asarray(known_scores, dtype=np.float64).reshape(-1), flat_scores(holdout_scores, "holdout")
-    known = np.where(np.isfinite(known), known, np.finfo(np.float64).max)  # above all others, as a detector counts them
+    known = _finite(known)
     order = np.arange(len(known)) if answers is None else np.asarray(answers)
-    p_value, looks = 1.0, (earlier + len(known)) // BLOCK
-    for look in range(earlier // BLOCK + 1, looks + 1):
-        count = BLOCK * look - earlier
+    p_value, seen = 1.0, earlier + len(known)
+    looks = max(0, seen // STEP - BLOCK // STEP + 1)
+    for look in range(1, looks + 1):
+        count = BLOCK + (look - 1) * STEP - earlier
+        if count < BLOCK:
+            continue
         newest_first = known[:count][np.argsort(-order[:count], kind="stable")]
-        tests = look.bit_length()
-        windows = [BLOCK << number for number in range(tests) if BLOCK << number <= count]
+        windows = [BLOCK << number for number in range(count.bit_length()) if BLOCK << number <= count]
+        tests = ((count + earlier) // BLOCK).bit_length()
         smallest = min(float(ks_2samp(holdout, newest_first[:size]).pvalue) for size in windows)
         p_value = min(p_value, look * (look + 1) * tests * smallest)
-    return KnownDrift(p_value, earlier + len(known), BLOCK * looks)
+    return KnownDrift(p_value, seen, BLOCK + (looks - 1) * STEP if looks else 0)
 
 
 def count_alike(scores: npt.ArrayLike) -> int:
     """How many of the newest scores, of some in the order of time, are from a time without a change.
 
-    The newest 16, 32, 64, ... are compared with as many before them by a Kolmogorov-Smirnov test at 1 %. The first
-    difference ends the time: it begins where the scores before and after differ most, and holds at least 16. Without a
-    change, older scores are cut off with a probability of at most 1 % for each doubling.
+    Of the newest 32, 64, 128, ..., the newest 16, 32, 48, ... are compared with the others by Kolmogorov-Smirnov tests, as
+    ADWIN compares all parts of a window. The first difference ends the time: it begins where the scores before and after
+    differ most, and holds at least 16. Without a change, older scores are cut off with a probability of at most 1 % for
+    each doubling.
 
     >>> rng = np.random.default_rng(0)
     >>> count_alike(rng.normal(size=300)), count_alike(np.append(rng.normal(size=300), rng.normal(size=50) + 2))
     (300, 50)
     """
-    values = np.asarray(scores, dtype=np.float64).reshape(-1)
-    values = np.where(np.isfinite(values), values, np.finfo(np.float64).max)
+    values = _finite(np.asarray(scores).reshape(-1))
     size = BLOCK
     while size < len(values):
-        window = values[-2 * size :]
-        if ks_2samp(window[:-size], window[-size:]).pvalue <= LEVEL:
-            return len(window) - _change(window)
         size *= 2
+        window = values[-size:]
+        newest = range(BLOCK, len(window), BLOCK)
+        if len(newest) * min(ks_2samp(window[:-count], window[-count:]).pvalue for count in newest) <= LEVEL:
+            return len(window) - _change(window)
     return len(values)
 
 
@@ -118,6 +125,11 @@ def _change(window: Floats) -> int:
     return int(statistic.argmax()) + 1
 
 
+def _finite(scores: npt.NDArray[np.floating[Any]]) -> Floats:
+    """Scores that are not finite above all others, as a detector counts them."""
+    return np.where(np.isfinite(scores), scores, np.finfo(np.float64).max).astype(np.float64)
+
+
 @dataclass(frozen=True, eq=False)
 class KnownToday:
     """Judged known evidence, scored by a champion, and which of it is like known traffic of today.
@@ -130,6 +142,7 @@ class KnownToday:
         alike: how many of the newest are like those of today.
         since: answers with this id or a later one are of today; 0: all, no change has been found since the holdout.
         drift: whether known scores have changed since the champion's calibration; None if that cannot be tested.
+        doubt: whether they may have: the newest, by themselves, differ from the champion's calibration.
     """
 
     answers: Integers
@@ -139,6 +152,7 @@ class KnownToday:
     alike: int
     since: int
     drift: KnownDrift | None
+    doubt: bool
 
     @classmethod
     def of(cls, judged: Judged, champion: Detector) -> "KnownToday":
@@ -157,13 +171,15 @@ class KnownToday:
             order = np.argsort(times, kind="stable")
             order = order[answers[order] > until]
             left_out = int((chosen & (judged.answer > until)).sum()) - len(order)
-            order = order[-left_out % BLOCK :]
-            earlier = left_out + -left_out % BLOCK
+            order = order[-left_out % STEP :]
+            earlier = left_out + -left_out % STEP
             drift = known_drift(champion.holdout_scores, scores[order], answers[order], earlier=earlier)
-        alike = count_alike(scores)
+        alike, doubt = count_alike(scores), False
+        if champion.holdout_scores is not None and alike >= BLOCK:
+            doubt = bool(ks_2samp(champion.holdout_scores, _finite(scores[-alike:])).pvalue <= DOUBT)
         if drift is not None and drift.found:
             since = max(1, int(answers[-alike]))
-        return cls(answers, examples, scores, classes, alike, since, drift)
+        return cls(answers, examples, scores, classes, alike, since, drift, doubt)
 
     @property
     def like_now(self) -> Part | None:

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from wildood.habitat.habitat import Habitat
 
 RUN, FROZEN, TRAFFIC = "refresh", "frozen.npz", "traffic"
-CHOICE = 4  # false alarms to expect among the examples that choose after a change, and among those that train
 Integers = npt.NDArray[np.int64]
 
 
@@ -164,11 +163,11 @@ class ChangedParts:
 def missing_answers(since_change: JudgedCounts, evidence: int, alpha: float, confidence: float | None) -> int:
     """How many more known answers of the random sample a refresh after a change needs, about.
 
-    A half of them is evidence, which sets the threshold. A quarter chooses and a quarter trains; each must make four false
-    alarms (80 examples at 5 %). With fewer that choose, training could hardly be shown to help; with fewer that train, they
+    A half of them is evidence, which sets the threshold. A quarter chooses and a quarter trains; each must make ten false
+    alarms (200 examples at 5 %). With fewer that choose, training could hardly be shown to help; with fewer that train, they
     would be memorised.
     """
-    each = round(CHOICE / alpha)
+    each = round(TAIL / alpha)
     missing = 4 * (each - since_change.choice), 4 * (each - since_change.fresh)
     return max(0, *missing, 2 * (examples_needed(alpha, confidence) - evidence))
 

@@ -15,12 +15,13 @@ from wildood.data.fingerprint import SEEN_HOLDOUT
 from wildood.data.schema import SchemaError, parse
 from wildood.data.sources import Part
 from wildood.detect.detector import UNKNOWN, Detector, Promise
+from wildood.detect.storage import read_description
 from wildood.evaluate.intervals import Share, in_percent
 from wildood.evaluate.mixture import UnknownShare, unknown_share
 from wildood.habitat.answers import Judged, Rows, Windows
 from wildood.habitat.calibrate import CalibrationNeed
 from wildood.habitat.comparison_log import latest_comparison
-from wildood.habitat.drift import MOST, KnownDrift, KnownToday, measured_until
+from wildood.habitat.drift import BLOCK, MOST, KnownDrift, KnownToday, measured_until
 from wildood.habitat.judged import JudgedCounts, is_evidence
 from wildood.habitat.refresh import missing_answers
 from wildood.habitat.sequential import ERROR, Block, Evidence, SequentialTest
@@ -35,7 +36,8 @@ RECENT = 2000  # rows that the bound on the unknown share is computed from
 STALE = 90 * DAY  # known answers that are older say little
 ENOUGH_WILD = 500  # rows since the last training that make a refresh worth while, at least
 ENOUGH_LATER = 300  # later rows that make a comparison worth while
-ENOUGH_UNKNOWN = 10  # answers of the random sample judged unknown that make a refresh worth while, whatever the test says
+SOME_UNKNOWN = 10  # answers of the random sample judged unknown that show unknowns, whatever the test says
+ENOUGH_UNKNOWN = 100  # unknowns among the collected rows: with fewer, training is seldom shown to help
 
 
 @dataclass(frozen=True)
@@ -80,11 +82,13 @@ class Status(Summary):
         false_alarms: of the champion on judged known evidence since its calibration; None if there is none.
         caught: the share of judged unknown evidence that the champion answers with "unknown"; None if there is none.
         drift: whether known scores have changed since the champion's calibration; None if that cannot be tested.
+        doubt: whether known scores may have changed: the newest, by themselves, differ from those of the calibration.
         since: known answers from this id on are like those of today; 0: no change has been found since the holdout.
         calibration: whether the threshold should be set anew, and by how many judged known examples.
         missing: how many more known answers of the random sample a refresh needs, about; 0 where no change has been found.
         waiting: rows with examples since the champion's training, or since the change.
         enough: how many of these make a refresh worth while: as many as the champion was trained on.
+        unknowns: at least about so many unknown ones are among the waiting.
         tried: the detector of the last refresh that did not become champion; None if there was none since the change.
         retry: how many more answers make another refresh worth while: as many as there were before the last one.
         later: rows with examples that neither champion nor challenger has trained on.
@@ -106,11 +110,13 @@ class Status(Summary):
     false_alarms: Share | None
     caught: Share | None
     drift: KnownDrift | None
+    doubt: bool
     since: int
     calibration: CalibrationNeed
     missing: int
     waiting: int
     enough: int
+    unknowns: int
     tried: str | None
     retry: int
     later: int
@@ -191,7 +197,9 @@ def status(habitat: "Habitat", detector: Detector, *, error: float = ERROR) -> S
             compared = latest_comparison(index, champion, challenger)
     start = max(trained, today.since - 1)
     tried, retry = _last_try(habitat, start, today.since)
-    counts = JudgedCounts.of(judged, today.since)
+    counts, waiting = JudgedCounts.of(judged, today.since), _examples_after(habitat, start)
+    share = Share.of((counts.random_unknown, counts.random + counts.random_unknown), 0.9).low if counts.random else 0.0
+    share = max(share, recent.bound if recent is not None and looks is not None and looks.found else 0.0)
     found = Status(
         time=now,
         champion=champion,
@@ -207,11 +215,13 @@ def status(habitat: "Habitat", detector: Detector, *, error: float = ERROR) -> S
         false_alarms=false_alarms,
         caught=_caught(judged, detector, today.since),
         drift=today.drift,
+        doubt=today.doubt,
         since=today.since,
         calibration=CalibrationNeed.of(detector, today),
         missing=missing_answers(counts, today.alike, promise.alpha, promise.confidence) if today.since else 0,
-        waiting=_examples_after(habitat, start),
+        waiting=waiting,
         enough=ENOUGH_WILD if start > trained else max(ENOUGH_WILD, int(made.get("wild", 0))),
+        unknowns=int(share * waiting),
         tried=tried,
         retry=retry,
         later=later,
@@ -232,13 +242,23 @@ def _caught(judged: Judged, detector: Detector, since: int) -> Share | None:
 def _last_try(habitat: "Habitat", start: int, since: int) -> tuple[str | None, int]:
     """The last refresh after `start` that did not lead to a champion, and how many answers are missing until the next."""
     champions = {each.detector for each in habitat.promotions()}
-    tries = [each for each in habitat.detectors() if each.id not in champions and each.trained_until > max(start, since)]
+    tries = [
+        each
+        for each in habitat.detectors()
+        if each.id not in champions and each.trained_until > start and _changed_at(habitat, each.id) == since
+    ]
     if not tries:
         return None, 0
     with habitat.store.index.reading() as index:
         last = int(index.execute("SELECT max(id) FROM answers").fetchone()[0] or 0)
     until = max(each.trained_until for each in tries)
     return tries[-1].id, max(0, 2 * until - start - last)
+
+
+def _changed_at(habitat: "Habitat", detector: str) -> int:
+    """`changed_at` of a detector that is not loaded."""
+    made: Any = read_description(habitat.directory(detector))["record"].get("habitat", {})
+    return int(made.get("since", 0))
 
 
 def look(
@@ -363,7 +383,9 @@ def _next(now: Status, since_change: JudgedCounts) -> str:
     if need.why and need.missing and (now.drift is None or now.drift.found):
         return f"review: {need.why}; {_known_answers(need.missing)} of the random sample are needed to calibrate"
     if need.why and not need.missing and (challenger is None or (now.drift is not None and now.drift.found)):
-        return f"calibrate: {need.why}; {need.examples} known answers of now set a new one"
+        return f"calibrate: {need.why}, and {need.examples} known answers of today can set it"
+    if now.doubt and not need.why:
+        return f"review: known scores may have changed; {2 * BLOCK} more known answers of the random sample would tell"
     if challenger is not None:
         if compared is not None and not is_worse:
             return f"promote: {challenger} accepts less unknown traffic than {now.champion}"
@@ -372,13 +394,16 @@ def _next(now: Status, since_change: JudgedCounts) -> str:
             return f"wait: {count_text(missing, 'more example')} of later traffic before {challenger} is compared"
         if compared is None or now.later >= 1.5 * compared.get("later", 0):
             return f"compare: {count_text(now.later, 'later example')} can judge {challenger}"
-    if now.found or since_change.random_unknown >= ENOUGH_UNKNOWN:
+    if now.found or since_change.random_unknown >= SOME_UNKNOWN:
         return _next_of_unknowns(now)
+    if challenger is not None and compared is not None:
+        again = math.ceil(1.5 * compared.get("later", 0)) - now.later
+        return f"wait: {challenger} is not shown to be better; compare again after {count_text(again, 'more example')}"
     newest = now.judged.newest
     if newest is None or now.time - newest > STALE:
         age = "no known answers of the random sample" if newest is None else "only old known answers"
         return f"review: there are {age} to check the promise with"
-    return "nothing" if challenger is None else f"nothing: {challenger} is not shown to be better"
+    return "nothing"
 
 
 def _next_of_unknowns(now: Status) -> str:
@@ -395,6 +420,8 @@ def _next_of_unknowns(now: Status) -> str:
     if now.waiting < now.enough:
         missing = count_text(now.enough - now.waiting, "more example")
         return f"wait: unknowns are found; a refresh needs {missing}"
+    if now.unknowns < ENOUGH_UNKNOWN:
+        return f"wait: unknowns are found; a refresh needs {ENOUGH_UNKNOWN} of them, and about {now.unknowns} are collected"
     if now.missing:
         return f"review: unknowns are found; a refresh needs {_known_answers(now.missing)} of the random sample, about"
     before = "" if now.tried is None else f"; {now.tried} was not shown to be better"
