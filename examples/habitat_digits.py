@@ -261,7 +261,8 @@ def tend(habitat: Habitat, world: World, week: int) -> Iterator[str]:
         status = habitat.status()
         action = status.next.partition(":")[0]
         if action == "review":
-            count = answer(habitat, world, max(status.calibration.missing, status.missing, REVIEWED), only_random=True)
+            asked = status.calibration.missing if status.calibration.why else status.missing
+            count = answer(habitat, world, max(asked, REVIEWED), only_random=True)
             if not count:
                 return
             yield f"{status.next} -> {count} answered"

@@ -9,7 +9,8 @@ import wildood
 from wildood.data import sources
 from wildood.data.fingerprint import ExampleHashes
 from wildood.data.wild import WildMixture, as_wild
-from wildood.detect.split import split_for_fit, split_wild
+from wildood.detect.split import SplitHoldout, split_for_fit, split_wild
+from wildood.errors import InputError
 
 
 class Standardised(TensorDataset):
@@ -184,3 +185,25 @@ def test_few_wild_examples_that_choose_the_epoch_are_told_of(toy, trained, sched
     assert "only" not in caplog.text
     wildood.fit(trained(), toy.labelled, toy.wild[:8], toy.holdout, schedule=schedule, verbose=False)
     assert "only 4 wild examples choose the epoch" in caplog.text
+
+
+def test_a_holdout_that_is_split_already_is_not_split_again(toy, trained, schedule):
+    x, y = toy.holdout
+    source = sources.ArraySource(x, y)
+    numbers = np.random.default_rng(0).permutation(len(y))
+    selection, threshold = (torch.from_numpy(each) for each in np.split(numbers[:-7], [40]))
+    halves = SplitHoldout(source, selection, threshold)
+    data = split_for_fit(toy.labelled, toy.wild, halves, schedule, 0.05, None, "best", 0)
+    assert data.selection.indices is selection
+    assert data.threshold.indices is threshold
+    detector = wildood.fit(trained(), toy.labelled, toy.wild, halves, schedule=schedule, verbose=False)
+    assert np.array_equal(detector.holdout_scores, detector.score(np.asarray(x)[threshold]))
+    assert (detector.promise.unseen, detector.promise.examples) == (True, len(threshold))
+
+
+@pytest.mark.parametrize("count", [18, 102])
+def test_both_parts_of_a_split_holdout_must_be_large_enough(toy, schedule, count):
+    selection, threshold = torch.arange(120).tensor_split([count])
+    halves = SplitHoldout(sources.ArraySource(*toy.holdout), selection, threshold)
+    with pytest.raises(InputError, match="the holdout has 18 examples"):
+        split_for_fit(toy.labelled, toy.wild, halves, schedule, 0.05, None, "best", 0)
