@@ -11,12 +11,14 @@ import wildood
 from wildood.data.sources import ArraySource
 from wildood.errors import InputError
 from wildood.evaluate.mixture import unknown_share
+from wildood.habitat import holdout
 from wildood.habitat import refresh as refreshing
 from wildood.habitat.answers import Answers
 from wildood.habitat.compare import compare
 from wildood.habitat.habitat import Habitat, Settings
+from wildood.habitat.holdout import HoldoutParts
 from wildood.habitat.judged import is_choice, is_evidence, is_random
-from wildood.habitat.refresh import HoldoutParts, recorded_method, recorded_schedule
+from wildood.habitat.refresh import recorded_method, recorded_schedule
 from wildood.habitat.status import status
 from wildood.methods.woods import Woods
 from wildood.train import checkpoint
@@ -344,7 +346,7 @@ def test_after_a_change_judged_examples_of_now_take_the_place_of_the_holdout(hab
     feed_days(plane, habitat, clock, 1, 400)
     feed_days(plane, habitat, clock, 1, 1200, share=0.1, shift=3.0)
     ids = np.arange(1, 1601)
-    monkeypatch.setattr(refreshing, "TAIL", 1.0)  # 20 examples of each kind
+    monkeypatch.setattr(holdout, "TAIL", 1.0)  # 20 examples of each kind
     chosen, others = ids[is_random(ids)], ids[~is_random(ids)]
     plane.judge(habitat, [*chosen, *others[:10]])
     used, real = {}, refreshing.fit

@@ -17,8 +17,8 @@ from wildood.evaluate.thresholds import check_confidence
 from wildood.habitat.answers import Floats, Integers
 from wildood.habitat.comparison_log import comparisons, record_comparison
 from wildood.habitat.drift import KnownToday, changed_at
+from wildood.habitat.holdout import HoldoutParts
 from wildood.habitat.judged import is_evidence
-from wildood.habitat.refresh import HoldoutParts
 from wildood.habitat.summary import Summary, count_text
 
 if TYPE_CHECKING:

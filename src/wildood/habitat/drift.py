@@ -175,8 +175,9 @@ class KnownToday:
             earlier = left_out + -left_out % STEP
             drift = known_drift(champion.holdout_scores, scores[order], answers[order], earlier=earlier)
         alike, doubt = count_alike(scores), False
-        if champion.holdout_scores is not None and alike >= BLOCK:
-            doubt = bool(ks_2samp(champion.holdout_scores, _finite(scores[-alike:])).pvalue <= DOUBT)
+        newest = scores[-alike:][answers[-alike:] > until]
+        if drift is not None and len(newest) >= BLOCK:
+            doubt = bool(ks_2samp(champion.holdout_scores, _finite(newest)).pvalue <= DOUBT)
         if drift is not None and drift.found:
             since = max(1, int(answers[-alike]))
         return cls(answers, examples, scores, classes, alike, since, drift, doubt)

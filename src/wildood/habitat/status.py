@@ -18,12 +18,13 @@ from wildood.detect.detector import UNKNOWN, Detector, Promise
 from wildood.detect.storage import read_description
 from wildood.evaluate.intervals import Share, in_percent
 from wildood.evaluate.mixture import UnknownShare, unknown_share
+from wildood.habitat.advice import DAY, advice
 from wildood.habitat.answers import Judged, Rows, Windows
 from wildood.habitat.calibrate import CalibrationNeed
 from wildood.habitat.comparison_log import latest_comparison
-from wildood.habitat.drift import BLOCK, MOST, KnownDrift, KnownToday, measured_until
+from wildood.habitat.drift import MOST, KnownDrift, KnownToday, measured_until
+from wildood.habitat.holdout import missing_answers
 from wildood.habitat.judged import JudgedCounts, is_evidence
-from wildood.habitat.refresh import missing_answers
 from wildood.habitat.sequential import ERROR, Block, Evidence, SequentialTest
 from wildood.habitat.summary import Summary, count_text, days_text
 from wildood.settings import check_number
@@ -31,13 +32,8 @@ from wildood.settings import check_number
 if TYPE_CHECKING:
     from wildood.habitat.habitat import Habitat
 
-DAY = 86400.0
 RECENT = 2000  # rows that the bound on the unknown share is computed from
-STALE = 90 * DAY  # known answers that are older say little
 ENOUGH_WILD = 500  # rows since the last training that make a refresh worth while, at least
-ENOUGH_LATER = 300  # later rows that make a comparison worth while
-SOME_UNKNOWN = 10  # answers of the random sample judged unknown that show unknowns, whatever the test says
-ENOUGH_UNKNOWN = 100  # unknowns among the collected rows: with fewer, training is seldom shown to help
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,7 @@ class Status(Summary):
     Attributes:
         time: of this status.
         champion: the id of the detector that answers.
-        promoted: when that was promoted.
+        since: when it was promoted.
         challenger: the id of the detector that may replace it.
         days: the traffic by day.
         recent: what the last rows of the champion say about the share of unknowns; None if that cannot be tested.
@@ -83,7 +79,7 @@ class Status(Summary):
         caught: the share of judged unknown evidence that the champion answers with "unknown"; None if there is none.
         drift: whether known scores have changed since the champion's calibration; None if that cannot be tested.
         doubt: whether known scores may have changed: the newest, by themselves, differ from those of the calibration.
-        since: known answers from this id on are like those of today; 0: no change has been found since the holdout.
+        changed: known answers from this id on are like those of today; 0: no change has been found since the holdout.
         calibration: whether the threshold should be set anew, and by how many judged known examples.
         missing: how many more known answers of the random sample a refresh needs, about; 0 where no change has been found.
         waiting: rows with examples since the champion's training, or since the change.
@@ -98,7 +94,7 @@ class Status(Summary):
 
     time: float
     champion: str
-    promoted: float
+    since: float
     challenger: str | None
     days: tuple[Day, ...]
     recent: UnknownShare | None
@@ -111,7 +107,7 @@ class Status(Summary):
     caught: Share | None
     drift: KnownDrift | None
     doubt: bool
-    since: int
+    changed: int
     calibration: CalibrationNeed
     missing: int
     waiting: int
@@ -138,7 +134,7 @@ class Status(Summary):
         newest = "" if judged.newest is None else f", the newest {days_text(self.time - judged.newest)} old"
         rejected = f", {in_percent(unknown / seen)} answered unknown" if seen else ""
         lines = {
-            "champion": f"{self.champion}, for {days_text(self.time - self.promoted)}",
+            "champion": f"{self.champion}, for {days_text(self.time - self.since)}",
             "challenger": self.challenger or "none",
             "traffic": f"{count_text(seen, 'answer')}{rejected}; {sampled:,} kept, {dropped:,} dropped",
             "unknown": self.untested or str(self.looks),
@@ -203,7 +199,7 @@ def status(habitat: "Habitat", detector: Detector, *, error: float = ERROR) -> S
     found = Status(
         time=now,
         champion=champion,
-        promoted=promoted.time,
+        since=promoted.time,
         challenger=challenger,
         days=tuple(days),
         recent=recent,
@@ -216,7 +212,7 @@ def status(habitat: "Habitat", detector: Detector, *, error: float = ERROR) -> S
         caught=_caught(judged, detector, today.since),
         drift=today.drift,
         doubt=today.doubt,
-        since=today.since,
+        changed=today.since,
         calibration=CalibrationNeed.of(detector, today),
         missing=missing_answers(counts, today.alike, promise.alpha, promise.confidence) if today.since else 0,
         waiting=waiting,
@@ -228,7 +224,7 @@ def status(habitat: "Habitat", detector: Detector, *, error: float = ERROR) -> S
         compared=compared,
         next="",
     )
-    return replace(found, next=_next(found, counts))
+    return replace(found, next=advice(found, counts))
 
 
 def _caught(judged: Judged, detector: Detector, since: int) -> Share | None:
@@ -372,65 +368,3 @@ def _with_course(days: Sequence[Day], course: Sequence[tuple[float, Block, float
             day.start, day.seen, day.unknown, day.sampled, day.dropped, block.rows, bound, estimate, evidence
         )
     return [by_start[start] for start in sorted(by_start)]
-
-
-def _next(now: Status, since_change: JudgedCounts) -> str:
-    """What to do, in one line; the first of these that is due."""
-    challenger, compared, need = now.challenger, now.compared, now.calibration
-    is_worse = compared is not None and not compared.get("separated")
-    if not any(day.seen for day in now.days):
-        return "nothing: there is no traffic yet"
-    if need.why and need.missing and (now.drift is None or now.drift.found):
-        return f"review: {need.why}; {_known_answers(need.missing)} of the random sample are needed to calibrate"
-    if need.why and not need.missing and (challenger is None or (now.drift is not None and now.drift.found)):
-        return f"calibrate: {need.why}, and {need.examples} known answers of today can set it"
-    if now.doubt and not need.why:
-        return f"review: known scores may have changed; {2 * BLOCK} more known answers of the random sample would tell"
-    if challenger is not None:
-        if compared is not None and not is_worse:
-            return f"promote: {challenger} accepts less unknown traffic than {now.champion}"
-        if now.later < ENOUGH_LATER:
-            missing = ENOUGH_LATER - now.later
-            return f"wait: {count_text(missing, 'more example')} of later traffic before {challenger} is compared"
-        if compared is None or now.later >= 1.5 * compared.get("later", 0):
-            return f"compare: {count_text(now.later, 'later example')} can judge {challenger}"
-    if now.found or since_change.random_unknown >= SOME_UNKNOWN:
-        return _next_of_unknowns(now)
-    if challenger is not None and compared is not None:
-        again = math.ceil(1.5 * compared.get("later", 0)) - now.later
-        return f"wait: {challenger} is not shown to be better; compare again after {count_text(again, 'more example')}"
-    newest = now.judged.newest
-    if newest is None or now.time - newest > STALE:
-        age = "no known answers of the random sample" if newest is None else "only old known answers"
-        return f"review: there are {age} to check the promise with"
-    return "nothing"
-
-
-def _next_of_unknowns(now: Status) -> str:
-    """What to do where there are unknowns, and no challenger that could be promoted or compared now."""
-    if not now.judged.unknown and not now.judged.random:
-        return "review: unknowns are found; see what they are"
-    if now.tried is not None and now.caught is not None and now.caught.low > 0.5:
-        caught = f"{now.caught.count} of {now.caught.examples} that measure"
-        return (
-            f'nothing: {now.champion} answers unknowns with "unknown" ({caught}), and {now.tried} is not shown to be better'
-        )
-    if now.retry:
-        return f"wait: {now.tried} is not shown to be better; another refresh is worth while after {_answers(now.retry)}"
-    if now.waiting < now.enough:
-        missing = count_text(now.enough - now.waiting, "more example")
-        return f"wait: unknowns are found; a refresh needs {missing}"
-    if now.unknowns < ENOUGH_UNKNOWN:
-        return f"wait: unknowns are found; a refresh needs {ENOUGH_UNKNOWN} of them, and about {now.unknowns} are collected"
-    if now.missing:
-        return f"review: unknowns are found; a refresh needs {_known_answers(now.missing)} of the random sample, about"
-    before = "" if now.tried is None else f"; {now.tried} was not shown to be better"
-    return f"refresh: unknowns are found, and {count_text(now.waiting, 'example')} are collected{before}"
-
-
-def _answers(count: int) -> str:
-    return count_text(count, "more answer")
-
-
-def _known_answers(count: int) -> str:
-    return count_text(count, "more known answer")
