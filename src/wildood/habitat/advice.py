@@ -1,6 +1,5 @@
 """What to do next with a habitat, by its status."""
 
-import math
 from typing import TYPE_CHECKING
 
 from wildood.habitat.drift import BLOCK
@@ -35,13 +34,12 @@ def advice(now: "Status", since_change: JudgedCounts) -> str:
         if now.later < ENOUGH_LATER:
             missing = ENOUGH_LATER - now.later
             return f"wait: {count_text(missing, 'more example')} of later traffic before {challenger} is compared"
-        if compared is None or now.later >= 1.5 * compared.get("later", 0):
+        if compared is None or not now.again:
             return f"compare: {count_text(now.later, 'later example')} can judge {challenger}"
     if now.found or since_change.random_unknown >= SOME_UNKNOWN:
         return _of_unknowns(now)
     if challenger is not None and compared is not None:
-        again = math.ceil(1.5 * compared.get("later", 0)) - now.later
-        return f"wait: {challenger} is not shown to be better; compare again after {count_text(again, 'more example')}"
+        return f"wait: {challenger} is not shown to be better; compare again after {_answers(now.again)}"
     newest = now.judged.newest
     if newest is None or now.time - newest > STALE:
         age = "no known answers of the random sample" if newest is None else "only old known answers"

@@ -146,13 +146,16 @@ def compare(
     result = compare_acceptance(start, trained, alpha)
     what = {name: shared[name] for name in ("later", "evidence", "holdout", "alpha", "confidence")}
     with habitat.store.index.reading() as index:
+        last = index.execute("SELECT max(id) FROM answers").fetchone()[0]
         earlier = [each for each in comparisons(index, first, second) if {name: each.get(name) for name in what} != what]
     look = len(earlier) + 1
     separated = result.is_shown(confidence, candidates=look * (look + 1))
     compared = ChallengerComparison(**shared, result=result, look=look, separated=separated, missing="")
     if not habitat.store.index.readonly:
         numbers = {"start": result.start, "trained": result.trained, "error": result.error}
-        record = what | numbers | {"look": look, "separated": separated, "says": compared.says, "caveat": caveat}
+        record = (
+            what | numbers | {"until": last, "look": look, "separated": separated, "says": compared.says, "caveat": caveat}
+        )
         with habitat.store.index.writing() as index:
             record_comparison(index, habitat.clock(), first, second, record)
     return compared

@@ -89,6 +89,7 @@ class Status(Summary):
         retry: how many more answers make another refresh worth while: as many as there were before the last one.
         later: rows with examples that neither champion nor challenger has trained on.
         compared: the record of the last comparison of the two; None if there is none.
+        again: how many more answers make another comparison worth while: half as many as there were at the last one.
         next: what to do, in one line.
     """
 
@@ -117,6 +118,7 @@ class Status(Summary):
     retry: int
     later: int
     compared: dict[str, Any] | None
+    again: int
     next: str
 
     @property
@@ -187,10 +189,13 @@ def status(habitat: "Habitat", detector: Detector, *, error: float = ERROR) -> S
     if fresh.any():
         rejected = ~detector.accepts(today.scores, today.classes)
         false_alarms = Share.of(rejected[fresh], 0.95)
-    compared = None
+    compared, again = None, 0
     if challenger is not None:
         with store.index.reading() as index:
             compared = latest_comparison(index, champion, challenger)
+    if challenger is not None and compared is not None:
+        until = max(trained, entries[challenger].trained_until)
+        again = max(0, until + math.ceil(1.5 * (compared.get("until", until) - until)) - _last_answer(habitat))
     start = max(trained, today.since - 1)
     tried, retry = _last_try(habitat, start, today.since)
     counts, waiting = JudgedCounts.of(judged, today.since), _examples_after(habitat, start)
@@ -222,6 +227,7 @@ def status(habitat: "Habitat", detector: Detector, *, error: float = ERROR) -> S
         retry=retry,
         later=later,
         compared=compared,
+        again=again,
         next="",
     )
     return replace(found, next=advice(found, counts))
@@ -245,10 +251,13 @@ def _last_try(habitat: "Habitat", start: int, since: int) -> tuple[str | None, i
     ]
     if not tries:
         return None, 0
-    with habitat.store.index.reading() as index:
-        last = int(index.execute("SELECT max(id) FROM answers").fetchone()[0] or 0)
     until = max(each.trained_until for each in tries)
-    return tries[-1].id, max(0, 2 * until - start - last)
+    return tries[-1].id, max(0, 2 * until - start - _last_answer(habitat))
+
+
+def _last_answer(habitat: "Habitat") -> int:
+    with habitat.store.index.reading() as index:
+        return int(index.execute("SELECT max(id) FROM answers").fetchone()[0] or 0)
 
 
 def _changed_at(habitat: "Habitat", detector: str) -> int:
