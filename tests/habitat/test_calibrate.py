@@ -151,11 +151,12 @@ def failed_try(habitat, detector, until):
     habitat.add(detector, parent=habitat.champion, trained_until=until)
 
 
+@pytest.mark.slow
 def test_refreshes_that_do_not_help_become_rare(plane_habitat, plane, clock, first_detector):
     """Each needs as much new traffic as there was before the last."""
     habitat, tries = plane_habitat, []
     holdout = plane.known(400)
-    for day in range(20):
+    for day in range(13):
         clock.pass_days()
         plane.feed(habitat, *plane.traffic(400, 0.3))
         if day == 2:
@@ -168,6 +169,21 @@ def test_refreshes_that_do_not_help_become_rare(plane_habitat, plane, clock, fir
             tries.append((day + 1) * 400)
             failed_try(habitat, first_detector, tries[-1])
     assert tries == [1200, 2400, 4800]
+
+
+def test_compared_again_only_after_half_as_much_traffic_again(plane_habitat, plane, clock, first_detector):
+    """However much of it is still stored: retention must not make the comparison due for ever, nor never."""
+    habitat, holdout, compared = plane_habitat, plane.known(400), []
+    failed_try(habitat, first_detector, 0)
+    for day in range(1, 11):
+        clock.pass_days()
+        plane.feed(habitat, *plane.traffic(400))
+        habitat.store.sweep(retain=2.5 * 86400.0)
+        for _ in range(2):
+            if habitat.status().next.startswith("compare"):
+                habitat.compare(holdout)
+                compared.append(400 * day)
+    assert compared == [400, 800, 1200, 2000, 3200]
 
 
 def test_where_most_unknowns_are_caught_a_failed_refresh_is_the_last(plane_habitat, plane, clock, first_detector):
