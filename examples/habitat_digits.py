@@ -254,8 +254,7 @@ def live_week(habitat: Habitat, world: World, address: str, week: int, periods: 
 
 def tend(habitat: Habitat, world: World, week: int) -> Iterator[str]:
     """What a person does once a week: answer the list, then what `status` says next. Gives what happened."""
-    if week % 4 == 0:
-        habitat.sweep()
+    habitat.sweep()  # before the list, so that the server does not remove what is on it
     answer(habitat, world, REVIEWED)
     for _ in range(6):
         status = habitat.status()

@@ -82,9 +82,9 @@ def calibrate(
 ) -> Calibration:
     """Set the champion's threshold by the newest judged known evidence, and let it answer, in one step.
 
-    Nothing is trained, and the ranking of examples by their scores stays: so there is nothing to compare. The threshold is
-    exact for known data like these examples: the newest, as far back as no change is found (`count_alike`), at most as many
-    as make ten false alarms. A challenger from before is left: its threshold is of the data before.
+    Nothing is trained, and the ranking of examples by their scores stays: so there is nothing to compare. The promise is
+    about known data like these examples: the newest, as far back as no change is found (`count_alike`), at most as many as
+    make ten false alarms. A challenger from before is left: its threshold is of the data before.
 
     Args:
         habitat: of the champion.
