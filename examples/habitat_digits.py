@@ -218,7 +218,7 @@ def live(place: Path, world: World, *, weeks: int, seed: int, port: int = 0) -> 
         print(f"served at {address}")
         for week in range(1, weeks + 1):
             live_week(habitat, world, address, week, periods)
-            for line in tend(habitat, world, week):
+            for line in tend(habitat, world):
                 print(f"week {week}: {line}", flush=True)
             champion = habitat.champion
             until(lambda: answering(address) == champion)  # noqa: B023 - it is called at once
@@ -252,7 +252,7 @@ def live_week(habitat: Habitat, world: World, address: str, week: int, periods: 
     until(lambda: int(habitat.store.windows().seen.sum()) >= seen)  # all is recorded
 
 
-def tend(habitat: Habitat, world: World, week: int) -> Iterator[str]:
+def tend(habitat: Habitat, world: World) -> Iterator[str]:
     """What a person does once a week: answer the list, then what `status` says next. Gives what happened."""
     habitat.sweep()  # before the list, so that the server does not remove what is on it
     answer(habitat, world, REVIEWED)
