@@ -179,6 +179,22 @@ def test_wrong_answers_are_refused_and_none_is_recorded(habitat, plane, answers,
     assert len(habitat.store.judged()) == 0
 
 
+def test_an_example_that_is_removed_while_answers_are_recorded_does_not_stop_the_others(habitat, plane, clock, monkeypatch):
+    feed_days(plane, habitat, clock, 1, 60)
+    first, second, third = (item.answer for item in habitat.review().items[:3])
+    judge = habitat.store.judge
+
+    def judge_but_the_second(answer, class_, who):
+        if answer == second:
+            raise InputError("it was removed")
+        judge(answer, class_, who)
+
+    monkeypatch.setattr(habitat.store, "judge", judge_but_the_second)
+    with pytest.raises(InputError, match=rf"2 answers recorded; the examples of 1 more \({second}\) were removed"):
+        habitat.review({first: 0, second: 1, third: None}, who="ann")
+    assert sorted(habitat.store.judged().answer) == sorted([first, third])
+
+
 def test_drift_of_known_scores_is_found_in_judged_evidence(habitat, plane, clock):
     feed_days(plane, habitat, clock, 1, 600, shift=3.0)
     ids = np.arange(1, 601)
