@@ -5,10 +5,14 @@ BIN := $(VENV)/bin
 # loadfile: tests of one file share what their fixtures trained.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile
 
-.PHONY: demo check test campaign coverage lint types install clean
+.PHONY: demo habitat check test campaign coverage lint types install clean
 
 demo: install
 	$(BIN)/wildood demo
+
+# A year of a detector in service, in some minutes: new digits appear, the camera changes, and the detector follows.
+habitat: install
+	OMP_NUM_THREADS=1 $(BIN)/python examples/habitat_digits.py
 
 # What to run while working: everything but slow tests, in about a minute.
 check: lint types

@@ -11,6 +11,7 @@ import wildood
 from wildood.cli.main import FOUND, MISTAKE, OK, main
 from wildood.habitat.answers import Answers
 from wildood.habitat.habitat import Habitat
+from wildood.habitat.judged import is_evidence
 from wildood.models.small import MLP
 
 DAY = 86400.0
@@ -134,7 +135,7 @@ def test_refresh_starts_from_the_weights_it_is_given(place, capsys):
         (("refresh", "h", "--labelled", "labelled.npz"), "needs --holdout"),
         ((*REFRESH, "--method", "magic"), "--method magic: give one of woods,"),
         ((*REFRESH, "--weights", "none.safetensors"), "--weights .*none.safetensors: there is no such file"),
-        (("status", "h", "--force"), "--force is for promote, not for status"),
+        (("status", "h", "--force"), "--force is for calibrate and promote, not for status"),
         (("review", "h", "--answer", "x=cat"), "answer 'x=cat': give ID=CLASS"),
         (("review", "h", "--answer", "1=bird"), "answer 1 is called 'bird': give cat, dog, or unknown"),
         (("review", "h", "--answer", "99999=cat"), "99999"),
@@ -148,3 +149,19 @@ def test_mistakes_are_one_line(place, capsys, words, message):
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert re.search(message, error)
+
+
+def test_calibrate_sets_the_threshold_by_known_answers_of_now(place, capsys):
+    habitat = Habitat(place / "h")
+    feed(habitat, np.random.default_rng(3), 900)
+    ids = np.arange(301, 1021)  # known ones
+    evidence = ids[is_evidence(ids)]
+    x = habitat.store.source(evidence).gather(torch.arange(len(evidence)))[0]
+    lines = [f"{each},{'cat' if row[0] > row[1] else 'dog'}" for each, row in zip(evidence, x, strict=True)]
+    (place / "answers.csv").write_text("\n".join(["id,class", *lines]))
+    assert run("review", "h", "--answers", "answers.csv", "--quiet") == OK
+    assert run("calibrate", "h", "--quiet") == MISTAKE
+    assert "no change of known scores is found" in capsys.readouterr().err
+    done = result_of(capsys, "calibrate", "h", "--force", "--who", "ann", "--why", "a trial")
+    assert (done["champion"], done["former"], done["examples"]) == ("d0002", "d0001", len(evidence))
+    assert Habitat(place / "h").promotions()[-1].why == "a trial"

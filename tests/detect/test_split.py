@@ -9,7 +9,8 @@ import wildood
 from wildood.data import sources
 from wildood.data.fingerprint import ExampleHashes
 from wildood.data.wild import WildMixture, as_wild
-from wildood.detect.split import split_for_fit, split_wild
+from wildood.detect.split import SplitHoldout, split_for_fit, split_wild
+from wildood.errors import InputError
 
 
 class Standardised(TensorDataset):
@@ -205,3 +206,25 @@ def test_a_class_that_only_the_holdout_has_is_told_of(toy, schedule):
     parts = split_for_fit((x[y > 0], y[y > 0]), toy.wild, without, schedule, 0.05, None, "best", seed=0)
     first, second = parts.missing_classes.split("; ")
     assert (first[:10], second[:10]) == ("class 2 is", "class 0 is")
+
+
+def test_a_holdout_that_is_split_already_is_not_split_again(toy, trained, schedule):
+    x, y = toy.holdout
+    source = sources.ArraySource(x, y)
+    numbers = np.random.default_rng(0).permutation(len(y))
+    selection, threshold = (torch.from_numpy(each) for each in np.split(numbers[:-7], [40]))
+    halves = SplitHoldout(source, selection, threshold)
+    data = split_for_fit(toy.labelled, toy.wild, halves, schedule, 0.05, None, "best", 0)
+    assert data.selection.indices is selection
+    assert data.threshold.indices is threshold
+    detector = wildood.fit(trained(), toy.labelled, toy.wild, halves, schedule=schedule, verbose=False)
+    assert np.array_equal(detector.holdout_scores, detector.score(np.asarray(x)[threshold]))
+    assert (detector.promise.unseen, detector.promise.examples) == (True, len(threshold))
+
+
+@pytest.mark.parametrize("count", [18, 102])
+def test_both_parts_of_a_split_holdout_must_be_large_enough(toy, schedule, count):
+    selection, threshold = torch.arange(120).tensor_split([count])
+    halves = SplitHoldout(sources.ArraySource(*toy.holdout), selection, threshold)
+    with pytest.raises(InputError, match="the holdout has 18 examples"):
+        split_for_fit(toy.labelled, toy.wild, halves, schedule, 0.05, None, "best", 0)

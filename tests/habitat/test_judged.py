@@ -5,14 +5,16 @@ import pytest
 from scipy import stats
 
 from wildood.habitat.answers import Judged
-from wildood.habitat.judged import JudgedCounts, KnownDrift, is_evidence, is_random, known_drift
+from wildood.habitat.judged import JudgedCounts, is_choice, is_evidence, is_random
 
 
-def test_a_tenth_of_answers_is_random_and_half_of_these_are_evidence():
+def test_a_tenth_of_answers_is_random_and_has_three_parts():
     ids = np.arange(1, 200_001)
     assert is_random(ids).mean() == pytest.approx(0.1, abs=0.003)
     assert is_evidence(ids).mean() == pytest.approx(0.05, abs=0.002)
-    assert not np.any(is_evidence(ids) & ~is_random(ids))
+    assert is_choice(ids).mean() == pytest.approx(0.025, abs=0.002)
+    assert not np.any((is_evidence(ids) | is_choice(ids)) & ~is_random(ids))
+    assert not np.any(is_evidence(ids) & is_choice(ids))
 
 
 def test_the_random_sample_has_no_rhythm():
@@ -29,46 +31,17 @@ def test_the_same_answers_are_in_it_for_ever():
 
 def test_counts_say_what_judgements_serve():
     ids = np.arange(1, 400)
-    evidence, fresh, chosen = (
+    evidence, choice, fresh, chosen = (
         ids[is_evidence(ids)][:2],
-        ids[is_random(ids) & ~is_evidence(ids)][:3],
+        ids[is_choice(ids)][:1],
+        ids[is_random(ids) & ~is_evidence(ids) & ~is_choice(ids)][:3],
         ids[~is_random(ids)][:4],
     )
-    answer = np.concatenate([evidence, fresh, chosen])
-    classes = np.array([1, -1, 0, 0, -1, 2, 2, 2, -1])
-    columns = {"answered": np.arange(9.0), "time": np.zeros(9), "who": np.full(9, "ann")}
-    counts = JudgedCounts.of(Judged(answer=answer, class_=classes, known=None, unknown=None, **columns))
-    assert counts == JudgedCounts(evidence=1, fresh=2, chosen=3, unknown=3, random_unknown=2, newest=3.0)
-
-
-def test_drift_looks_at_16_32_64_examples_and_spends_its_error_over_the_looks():
-    rng = np.random.default_rng(0)
-    holdout, known = rng.normal(size=400), rng.normal(size=70) + 0.5
-    drift = known_drift(holdout, known)
-    expected = [k * (k + 1) * stats.ks_2samp(holdout, known[: 8 * 2**k]).pvalue for k in (1, 2, 3)]
-    assert drift == KnownDrift(pytest.approx(min(expected)), examples=70, looked_at=64)
-
-
-def test_drift_is_not_tested_before_the_first_look():
-    drift = known_drift(np.arange(100.0), [5.0] * 15)
-    assert (drift.found, drift.looked_at, drift.p_value) == (False, 0, 1.0)
-    assert str(drift) == "not tested: 15 of the 16 judged known examples that the first look needs"
-
-
-def test_scores_that_are_not_finite_are_the_highest():
-    drift = known_drift(np.arange(100.0), [np.nan] * 16)
-    assert drift.p_value == pytest.approx(2 * stats.ks_2samp(np.arange(100.0), [1e9] * 16).pvalue)
-
-
-@pytest.mark.slow
-def test_known_scores_that_do_not_change_are_seldom_said_to(assert_at_most_5_percent):
-    rng = np.random.default_rng(1)
-    assert_at_most_5_percent([known_drift(rng.normal(size=200), rng.normal(size=300)).found for _ in range(300)])
-
-
-@pytest.fixture
-def assert_at_most_5_percent():
-    def check(events):
-        assert stats.binom.sf(sum(events) - 1, len(events), 0.05) > 1e-3
-
-    return check
+    answer = np.concatenate([evidence, choice, fresh, chosen])
+    classes = np.array([1, -1, 1, 0, 0, -1, 2, 2, 2, -1])
+    columns = {"answered": np.arange(10.0), "time": np.zeros(10), "who": np.full(10, "ann")}
+    judged = Judged(answer=answer, class_=classes, known=None, unknown=None, **columns)
+    counts = JudgedCounts.of(judged)
+    assert counts == JudgedCounts(evidence=1, choice=1, fresh=2, chosen=3, unknown=3, random_unknown=2, newest=4.0)
+    assert counts.random == 4
+    assert JudgedCounts.of(judged, since=400).random == 0

@@ -11,12 +11,14 @@ import wildood
 from wildood.data.sources import ArraySource
 from wildood.errors import InputError
 from wildood.evaluate.mixture import unknown_share
+from wildood.habitat import holdout
 from wildood.habitat import refresh as refreshing
 from wildood.habitat.answers import Answers
 from wildood.habitat.compare import compare
 from wildood.habitat.habitat import Habitat, Settings
-from wildood.habitat.judged import is_evidence, is_random
-from wildood.habitat.refresh import HoldoutParts, recorded_method, recorded_schedule
+from wildood.habitat.holdout import HoldoutParts
+from wildood.habitat.judged import is_choice, is_evidence, is_random
+from wildood.habitat.refresh import recorded_method, recorded_schedule
 from wildood.habitat.status import status
 from wildood.methods.woods import Woods
 from wildood.train import checkpoint
@@ -177,6 +179,22 @@ def test_wrong_answers_are_refused_and_none_is_recorded(habitat, plane, answers,
     assert len(habitat.store.judged()) == 0
 
 
+def test_an_example_that_is_removed_while_answers_are_recorded_does_not_stop_the_others(habitat, plane, clock, monkeypatch):
+    feed_days(plane, habitat, clock, 1, 60)
+    first, second, third = (item.answer for item in habitat.review().items[:3])
+    judge = habitat.store.judge
+
+    def judge_but_the_second(answer, class_, who):
+        if answer == second:
+            raise InputError("it was removed")
+        judge(answer, class_, who)
+
+    monkeypatch.setattr(habitat.store, "judge", judge_but_the_second)
+    with pytest.raises(InputError, match=rf"2 answers recorded; the examples of 1 more \({second}\) were removed"):
+        habitat.review({first: 0, second: 1, third: None}, who="ann")
+    assert sorted(habitat.store.judged().answer) == sorted([first, third])
+
+
 def test_drift_of_known_scores_is_found_in_judged_evidence(habitat, plane, clock):
     feed_days(plane, habitat, clock, 1, 600, shift=3.0)
     ids = np.arange(1, 601)
@@ -184,7 +202,9 @@ def test_drift_of_known_scores_is_found_in_judged_evidence(habitat, plane, clock
     now = habitat.status()
     assert now.drift.found
     assert now.false_alarms.examples == now.judged.evidence == 32
-    assert now.next == "refresh: known scores have changed"
+    assert now.next == (
+        "calibrate: known scores have changed, so the threshold is of another time, and 32 known answers of today can set it"
+    )
 
 
 def test_chosen_examples_do_not_measure_drift(habitat, plane, clock):
@@ -235,8 +255,9 @@ def test_a_challenger_is_trained_compared_and_promoted(habitat, plane, clock, kn
 def test_a_refresh_uses_what_it_may(habitat, plane, clock, known, monkeypatch):
     feed_days(plane, habitat, clock, 1, 600, share=0.2)
     ids = np.arange(1, 601)
-    evidence, fresh, others = ids[is_evidence(ids)], ids[is_random(ids) & ~is_evidence(ids)], ids[~is_random(ids)]
-    plane.judge(habitat, [*evidence[:5], *fresh[:5], *others[:20]])
+    evidence, choice, others = ids[is_evidence(ids)], ids[is_choice(ids)], ids[~is_random(ids)]
+    fresh = np.setdiff1d(ids[is_random(ids)], [*evidence, *choice])
+    plane.judge(habitat, [*evidence[:5], *choice[:5], *fresh[:5], *others[:20]])
     used = {}
 
     def fit(model, labelled, wild, holdout, **settings):
@@ -248,8 +269,8 @@ def test_a_refresh_uses_what_it_may(habitat, plane, clock, known, monkeypatch):
         habitat.refresh(**known, **SETTINGS)
     x = habitat.store.source(ids).gather(torch.arange(600))[0].numpy()
     truth = np.array([habitat.truth[each] for each in ids])
-    judged_known = [each for each in [*evidence[:5], *fresh[:5], *others[:20]] if truth[each - 1] >= 0]
-    expected = ids[~is_evidence(ids) & ~np.isin(ids, judged_known)]
+    judged_known = [each for each in [*fresh[:5], *others[:20]] if truth[each - 1] >= 0]
+    expected = ids[~is_evidence(ids) & ~is_choice(ids) & ~np.isin(ids, judged_known)]
     assert np.array_equal(used["wild"].gather(torch.arange(len(used["wild"])))[0].numpy(), x[expected - 1])
     added = [each for each in [*fresh[:5], *others[:20]] if truth[each - 1] >= 0]
     assert len(used["labelled"]) == 300 + len(added)
@@ -258,7 +279,8 @@ def test_a_refresh_uses_what_it_may(habitat, plane, clock, known, monkeypatch):
     assert {tuple(row) for row in more.numpy()} == {tuple(x[each - 1]) for each in added}
     assert sorted(labels.tolist()) == sorted(truth[np.array(added) - 1].tolist())
     parts = HoldoutParts.of(ArraySource(known["holdout"][0], known["holdout"][1]))
-    assert len(used["holdout"]) == len(parts.choice)
+    assert torch.equal(used["holdout"].selection, parts.choice.indices)
+    assert torch.equal(used["holdout"].threshold, parts.threshold.indices)
 
 
 @pytest.mark.slow
@@ -296,10 +318,11 @@ def test_a_refresh_that_was_killed_after_its_challenger_was_added_is_not_made_tw
     feed_days(plane, habitat, clock, 1, 300, share=0.2)
     frozen = refreshing._frozen_rows
     (habitat.path / "refresh").mkdir()
-    rows, _ = frozen(habitat, "d0001", restart=False)
+    arguments = habitat, habitat.detector(), "d0001", 0.05, None
+    rows, _ = frozen(*arguments, restart=False)
     habitat.add(habitat.detector(), parent="d0001", trained_until=rows.until)
     feed_days(plane, habitat, clock, 1, 50)
-    assert frozen(habitat, "d0001", restart=False)[0].until > rows.until
+    assert frozen(*arguments, restart=False)[0].until > rows.until
 
 
 def test_the_promise_of_a_challenger_rests_on_a_quarter_that_does_nothing_else(habitat, plane, clock, known):
@@ -325,18 +348,45 @@ def test_a_holdout_has_the_same_parts_when_it_grows(plane):
         assert first < second
 
 
+def test_after_a_change_a_refresh_says_how_many_answers_are_missing(habitat, plane, clock, known):
+    feed_days(plane, habitat, clock, 1, 600, shift=3.0)
+    ids = np.arange(1, 601)
+    plane.judge(habitat, ids[is_evidence(ids)][:32])
+    with pytest.raises(InputError, match="a refresh needs about 800 more known answers of the random sample"):
+        habitat.refresh(**known, **SETTINGS)
+    assert not any((habitat.path / "refresh").glob("frozen*"))
+
+
 @pytest.mark.slow
-def test_after_a_drift_judged_examples_set_the_threshold(habitat, plane, clock, known):
-    feed_days(plane, habitat, clock, 1, 1000, shift=3.0)
-    ids = np.arange(1, 1001)
-    plane.judge(habitat, ids[is_evidence(ids)][:40])
+def test_after_a_change_judged_examples_of_now_take_the_place_of_the_holdout(habitat, plane, clock, known, monkeypatch):
+    feed_days(plane, habitat, clock, 1, 400)
+    feed_days(plane, habitat, clock, 1, 1200, share=0.1, shift=3.0)
+    ids = np.arange(1, 1601)
+    monkeypatch.setattr(holdout, "TAIL", 1.0)  # 20 examples of each kind
+    chosen, others = ids[is_random(ids)], ids[~is_random(ids)]
+    plane.judge(habitat, [*chosen, *others[:10]])
+    used, real = {}, refreshing.fit
+
+    def fit(model, labelled, wild, holdout, **settings):
+        used.update(wild=len(wild), holdout=holdout, fresh=settings["fresh"])
+        return real(model, labelled, wild, holdout, **settings)
+
+    monkeypatch.setattr(refreshing, "fit", fit)
     made = habitat.refresh(**known, **SETTINGS)
     assert made.calibrated_on == "judged known examples, because known scores have changed"
-    detector = habitat.detector("d0002")
-    assert detector.promise.examples == 40
+    detector, truth = habitat.detector("d0002"), habitat.truth
+    since = detector.record["habitat"]["since"]
+    later = [each for each in chosen if each >= since and truth[each] >= 0]
+    assert len(used["holdout"].selection) == is_choice(later).sum() >= 20
+    assert len(used["fresh"]) == made.fresh == len(later) - is_choice(later).sum() - is_evidence(later).sum()
+    assert used["wild"] == np.sum(~is_evidence(ids[since - 1 :]) & ~is_choice(ids[since - 1 :])) - made.fresh
+    assert detector.promise.examples == len(used["holdout"].threshold) == 20
+    assert not set(used["holdout"].threshold.tolist()) & set(used["holdout"].selection.tolist())
     today = plane.known(2000, shift=3.0)[0]
     assert np.mean(habitat.detector("d0001").predict(today) < 0) > 0.25
-    assert np.mean(detector.predict(today) < 0) < 0.12
+    assert np.mean(detector.predict(today) < 0) < 0.15
+    compared = habitat.compare(known["holdout"])
+    assert (compared.holdout, compared.evidence) == (0, is_evidence(later).sum())
 
 
 def test_a_refresh_needs_traffic_and_a_holdout(habitat, plane, known):
@@ -421,8 +471,9 @@ def test_structured_examples_go_round_the_loop(tmp_path, clock):
     items = habitat.review(model=Sentences, top=8).items
     habitat.review({item.answer: truth[item.answer] for item in items}, who="ann", model=Sentences)
     made = habitat.refresh(sentences(100), holdout, model=Sentences, **SETTINGS)
-    evidence = int(is_evidence([item.answer for item in items]).sum())
-    assert (made.challenger, made.labelled) == ("d0002", 8 - evidence)
+    asked = [item.answer for item in items]
+    evidence = int(is_evidence(asked).sum())
+    assert (made.challenger, made.labelled) == ("d0002", 8 - evidence - is_choice(asked).sum())
     feed(120)
     compared = habitat.compare(holdout, model=Sentences)
     assert (compared.later, compared.evidence, compared.result is None) == (120, evidence, False)
@@ -441,7 +492,7 @@ def test_every_look_at_a_comparison_makes_the_next_one_stricter(habitat, plane, 
     assert [each.look for each in looks] == [1, 2, 3]
     assert habitat.compare(known["holdout"]).look == 3  # the same data again
     assert not any(each.separated for each in looks)
-    assert habitat.status().next.startswith("wait: d0002 is not shown to be better; compare again after")
+    assert habitat.status().next == "wait: d0002 is not shown to be better; compare again after 225 more answers"
 
 
 def test_shadow_scores_compare_where_no_example_is_kept(habitat, plane, clock, known, first_detector):

@@ -159,6 +159,20 @@ def test_a_stopped_recorder_keeps_to_its_bounds_and_tries_again_by_itself(store,
     assert store.windows().dropped.tolist() == [70]
 
 
+def test_a_stopped_recorder_still_applies_budget_and_retention_which_may_make_room(store, answers, vectors, monkeypatch):
+    monkeypatch.setattr(module, "SWEEP", 0.0)
+    swept = []
+    monkeypatch.setattr(store, "drafts", failing(OSError(28, "No space left on device")))
+    monkeypatch.setattr(store, "sweep", lambda **settings: swept.append(settings))
+    with Recorder(store, Settings(flush_seconds=60.0, budget=1000, retain=50.0)) as recorder:
+        recorder.offer(answers(10), vectors(10))
+        recorder.flush()
+        assert "No space left" in recorder.counters.stopped
+        swept.clear()
+        recorder.flush()
+        assert swept == [{"budget": 1000, "retain": 50.0}]
+
+
 def test_what_cannot_be_stored_in_the_end_is_counted(store, answers, vectors, monkeypatch):
     readonly = Store(store.directory, clock=store.clock, window=100.0, readonly=True)
     recorder = Recorder(readonly, QUIET)

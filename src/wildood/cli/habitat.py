@@ -23,6 +23,7 @@ from wildood.data.schema import parse as parse_json
 from wildood.detect.detector import Detector
 from wildood.detect.storage import detector_directory, load
 from wildood.errors import InputError
+from wildood.habitat.calibrate import calibrate
 from wildood.habitat.compare import compare
 from wildood.habitat.habitat import Habitat
 from wildood.habitat.refresh import recorded_method, recorded_schedule, refresh
@@ -39,6 +40,7 @@ ALLOWED = {
         "labelled", "holdout", "weights", "method", "steps", "batch", "seed", "restart", "skip_broken", "data_root", "json",
         "allow_duplicates",
     },
+    "calibrate": {"why", "who", "force", "json"},
     "compare": {"holdout", "skip_broken", "data_root", "json", "to"},
     "promote": {"to", "force", "why", "who"},
     "review": {"answer", "answers", "who", "top", "json"},
@@ -52,9 +54,10 @@ class HabitatOptions:
     The exit code of status is 3 if unknowns are found.
 
     Attributes:
-        action: status: traffic, unknowns, the promise, what to do next. refresh: train a challenger on what was collected;
-            goes on if it was killed. compare: champion and challenger on later traffic. promote: make the challenger the
-            champion. review: what to label first, and people's answers.
+        action: status: traffic, unknowns, the promise, what to do next. calibrate: set the champion's threshold by known
+            examples of now, without training. refresh: train a challenger on what was collected; goes on if it was killed.
+            compare: champion and challenger on later traffic. promote: make the challenger the champion. review: what to
+            label first, and people's answers.
         habitat: the directory.
         labelled: refresh: ID examples with classes, as for fit; remembered for the next time, as are holdout, weights,
             method, steps, batch and seed.
@@ -68,9 +71,9 @@ class HabitatOptions:
         restart: refresh: leave an unfinished refresh, and take the traffic of now.
         allow_duplicates: refresh: equal examples in the holdout and in training are no leak, because inputs repeat.
         to: promote, compare: the id of a detector; by default the challenger.
-        force: promote: although no comparison has shown that it is better.
-        why: promote: the reason, for the record.
-        who: promote, review: the person (default: the user of this process).
+        force: promote: although no comparison has shown that it is better. calibrate: although no change is found.
+        why: promote, calibrate: the reason, for the record.
+        who: promote, calibrate, review: the person (default: the user of this process).
         answer: review: what a person says, as in 17=cat or 17=unknown; can be repeated.
         answers: review: a .csv file with the columns id and class.
         top: review: how many examples to list.
@@ -80,7 +83,11 @@ class HabitatOptions:
         quiet: show no progress.
     """
 
-    action: Annotated[Literal["status", "refresh", "compare", "promote", "review"], tyro.conf.Positional, named("ACTION")]
+    action: Annotated[
+        Literal["status", "calibrate", "refresh", "compare", "promote", "review"],
+        tyro.conf.Positional,
+        named("ACTION"),
+    ]
     habitat: Annotated[Path, tyro.conf.Positional, named("HABITAT")]
     labelled: Annotated[str | None, named("DATA")] = None
     holdout: Annotated[str | None, named("DATA")] = None
@@ -137,7 +144,9 @@ def run(words: Sequence[str]) -> int:
             _say(found, options)
             return FOUND if found.found else OK
         _say(
-            {"refresh": _refresh, "compare": _compare, "review": _review}[options.action](habitat, champion, options),
+            {"calibrate": _calibrate, "refresh": _refresh, "compare": _compare, "review": _review}[options.action](
+                habitat, champion, options
+            ),
             options,
         )
     return OK
@@ -172,6 +181,10 @@ def _who(options: HabitatOptions) -> str:
         return getpass.getuser()
     except (OSError, KeyError):  # a user without a name
         return str(os.getuid()) if hasattr(os, "getuid") else ""
+
+
+def _calibrate(habitat: Habitat, champion: Detector, options: HabitatOptions) -> Summary:
+    return calibrate(habitat, champion, who=_who(options), why=options.why, force=options.force)
 
 
 def _refresh(habitat: Habitat, champion: Detector, options: HabitatOptions) -> Summary:

@@ -1,16 +1,18 @@
 """The split of the data of a fit: what trains, what chooses, what sets the threshold. A holdout that leaks is refused."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from wildood.data.fingerprint import TOLERATED, ExampleHashes, Overlap
 from wildood.data.images import Images
 from wildood.data.inputs import Spec
 from wildood.data.mapped import MappedSource
-from wildood.data.sampling import generator, permutation, split
+from wildood.data.sampling import Indices, generator, permutation, split
 from wildood.data.sources import ArraySource, Part, Source
 from wildood.data.validation import align_classes, labelled_and_holdout, labelled_source, unlabelled_source
 from wildood.data.wild import MOST_ASIDE, Wild, WildMixture, WildPool, as_wild
@@ -27,6 +29,21 @@ SELECTION_SIZE = 1000  # wild examples to choose by, if that is at most half of 
 TAIL = 10  # false alarms to expect in each third of a holdout, at least, if one third may train
 TOO_FEW = 5  # wild examples that cannot tell epochs apart at all
 Sources = Mapping[str, Sequence[Source]]  # by what they are to a fit: labelled, wild (one or two pools), holdout, ood
+
+
+@dataclass(frozen=True, eq=False)
+class SplitHoldout:
+    """A holdout that is split already; `fit` takes it in the place of one that it halves.
+
+    Attributes:
+        examples: with their classes.
+        selection: the numbers of those that choose the epoch or a setting of the score, and that may train.
+        threshold: of those that set the threshold. The others are not used.
+    """
+
+    examples: Source
+    selection: Indices
+    threshold: Indices
 
 
 class FitSplit(NamedTuple):
@@ -82,6 +99,10 @@ def split_for_fit(
     Of a holdout, one half chooses and the other sets the threshold. Without `fresh` examples, `from_holdout` lets two thirds
     choose, so that half of these can become fresh ones, if each third is large enough.
     """
+    halves = holdout if isinstance(holdout, SplitHoldout) else None
+    if halves is not None:
+        used = [each[torch.arange(len(each))] for each in (halves.selection, halves.threshold)]
+        holdout = Part(halves.examples, torch.cat(used))
     known, unseen = labelled_and_holdout(labelled, holdout)
     if wild is None and uses_wild:
         raise InputError(
@@ -129,6 +150,11 @@ def split_for_fit(
         known, trained_on, aside, unseen, unseen, example, fingerprints, unlabelled, caveat, today, missing_classes,
         repeated_wild,
     )  # fmt: skip
+    if halves is not None:
+        check_holdout_size(min(len(halves.selection), len(halves.threshold)), alpha, confidence)
+        selection, threshold = (Part(halves.examples, each) for each in (halves.selection, halves.threshold))
+        may_train = from_holdout and today is None and len(selection) / 2 >= max(needed, TAIL / alpha)
+        return parts._replace(selection=selection, threshold=threshold, may_train=may_train)
     if keep == "best" and in_thirds:
         rest, third = split(len(unseen), 1 / 3, generator(seed, "holdout"))
         return parts._replace(selection=Part(unseen, rest), threshold=Part(unseen, third), may_train=True)

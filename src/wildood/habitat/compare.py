@@ -16,8 +16,9 @@ from wildood.evaluate.selection import Comparison, compare_acceptance
 from wildood.evaluate.thresholds import check_confidence
 from wildood.habitat.answers import Floats, Integers
 from wildood.habitat.comparison_log import comparisons, record_comparison
-from wildood.habitat.judged import is_evidence, known_evidence
-from wildood.habitat.refresh import HoldoutParts
+from wildood.habitat.drift import KnownToday, changed_at
+from wildood.habitat.holdout import HoldoutParts
+from wildood.habitat.judged import is_evidence
 from wildood.habitat.summary import Summary, count_text
 
 if TYPE_CHECKING:
@@ -95,8 +96,9 @@ def compare(
 ) -> ChallengerComparison:
     """Compare the share of later traffic that champion and challenger accept at equal false alarms.
 
-    Later traffic are the rows that neither has trained on. ID examples are judged known evidence; if it is too little for
-    ten false alarms, also the quarter of the holdout that no refresh has seen. The test is that of
+    Later traffic are the rows that neither has trained on. ID examples are judged known evidence that is like known traffic
+    of today; if it is too little for ten false alarms, also the quarter of the holdout that no refresh has seen. After a
+    change of known data, the holdout is left out, and so is traffic from before. The test is that of
     `wildood.evaluate.selection`, paired, on the same examples. It is not `fit`'s choice again: other examples decide.
 
     The k-th look at the same two detectors may err with probability (1 - confidence) / (k (k + 1)), and these sum to 1 -
@@ -115,16 +117,14 @@ def compare(
     if second is None:
         raise InputError(f"{habitat.path} has no challenger: make one with refresh")
     entries = {each.id: each for each in habitat.detectors()}
-    until = max(entries[each].trained_until for each in (first, second))
-    alpha = challenger.promise.alpha if challenger.promise is not None else 0.05
     judged = habitat.store.judged()
-    known: list[Source] = []
-    caveat = ""
-    evidence = known_evidence(judged)
-    if evidence is not None:
-        known.append(evidence)
-    aside = None
-    if holdout is not None and (evidence is None or len(evidence) < TAIL / alpha):
+    today = KnownToday.of(judged, champion)
+    since = max(today.since, changed_at(challenger))
+    until = max(*(entries[each].trained_until for each in (first, second)), since - 1)
+    alpha = challenger.promise.alpha if challenger.promise is not None else 0.05
+    evidence, aside, caveat = today.like_now, None, ""
+    known: list[Source] = [] if evidence is None else [evidence]
+    if holdout is not None and not since and not today.doubt and today.alike < TAIL / alpha:
         unseen = id_source(examples_of(rows_of(holdout, champion.classifier.spec, "holdout"), champion.example), "holdout")
         aside = HoldoutParts.of(unseen).comparison
         known.append(aside)
@@ -146,13 +146,16 @@ def compare(
     result = compare_acceptance(start, trained, alpha)
     what = {name: shared[name] for name in ("later", "evidence", "holdout", "alpha", "confidence")}
     with habitat.store.index.reading() as index:
+        last = index.execute("SELECT max(id) FROM answers").fetchone()[0]
         earlier = [each for each in comparisons(index, first, second) if {name: each.get(name) for name in what} != what]
     look = len(earlier) + 1
     separated = result.is_shown(confidence, candidates=look * (look + 1))
     compared = ChallengerComparison(**shared, result=result, look=look, separated=separated, missing="")
     if not habitat.store.index.readonly:
         numbers = {"start": result.start, "trained": result.trained, "error": result.error}
-        record = what | numbers | {"look": look, "separated": separated, "says": compared.says, "caveat": caveat}
+        record = (
+            what | numbers | {"until": last, "look": look, "separated": separated, "says": compared.says, "caveat": caveat}
+        )
         with habitat.store.index.writing() as index:
             record_comparison(index, habitat.clock(), first, second, record)
     return compared

@@ -34,6 +34,7 @@ from wildood.settings import (
 )
 
 if TYPE_CHECKING:
+    from wildood.habitat.calibrate import Calibration
     from wildood.habitat.compare import ChallengerComparison
     from wildood.habitat.refresh import Refresh
     from wildood.habitat.review import Review
@@ -273,6 +274,20 @@ class Habitat:
             self._check_known(parent)
         return _add(self.store, check_detector(detector), parent, trained_until)
 
+    def add_champion(
+        self, detector: Detector, *, trained_until: int, against: str, who: str, why: str, evidence: Mapping[str, Any]
+    ) -> Promotion:
+        """Save a detector and make it the champion in one transaction, in the place of `against`, which it was made from."""
+        promoted: list[Promotion] = []
+
+        def promote(index: Connection, name: str) -> None:
+            if (champion := _champion(index)) != against:
+                raise InputError(f"{against} is the champion no more, {champion} is: calibrate again")
+            promoted.append(_promote(index, name, self.clock(), who, why, against, evidence=evidence))
+
+        _add(self.store, check_detector(detector), against, trained_until, promote)
+        return promoted[0]
+
     def promote(
         self,
         detector_id: str | None = None,
@@ -329,6 +344,18 @@ class Habitat:
         from wildood.habitat.status import status  # noqa: PLC0415 - it reads habitats
 
         return status(self, self.detector(model=model, forward=forward))
+
+    def calibrate(
+        self, *, who: str, why: str = "", force: bool = False, model: ModelOrBuilder = None, forward: Call | None = None
+    ) -> "Calibration":
+        """Set the champion's threshold by known examples of today, without training, and let it answer.
+
+        It needs judged known answers of the random sample, and a reason: known scores have changed, or there are twice as
+        many examples as the last calibration had. `force` does it without a reason.
+        """
+        from wildood.habitat.calibrate import calibrate  # noqa: PLC0415 - it reads habitats
+
+        return calibrate(self, self.detector(model=model, forward=forward), who=who, why=why, force=force)
 
     def refresh(
         self, labelled: Any, holdout: Any, *, model: ModelOrBuilder = None, forward: Call | None = None, **settings: Any
@@ -452,8 +479,17 @@ def _promotion(row: Row) -> Promotion:
     return Promotion(**values | {"forced": bool(row["forced"]), "evidence": evidence})
 
 
-def _add(store: Store, detector: Detector, parent: str | None, trained_until: int) -> str:
-    """Save a detector under a temporary name; number it, give it its name and record it in one transaction."""
+def _add(
+    store: Store,
+    detector: Detector,
+    parent: str | None,
+    trained_until: int,
+    also: Callable[[Connection, str], None] | None = None,
+) -> str:
+    """Save a detector under a temporary name; number it, give it its name and record it in one transaction.
+
+    `also` is done in the same transaction, with the name.
+    """
     directory = store.directory / DETECTORS
     directory.mkdir(exist_ok=True)
     with _temporary(directory) as draft:
@@ -464,6 +500,8 @@ def _add(store: Store, detector: Detector, parent: str | None, trained_until: in
             number = int(index.execute(query, row).fetchone()["number"])
             name = f"d{number:04}"
             index.execute("UPDATE detectors SET id = ? WHERE number = ?", (name, number))
+            if also is not None:
+                also(index, name)
             if (directory / name).exists():  # of a process that was killed here
                 shutil.rmtree(directory / name)
             (draft / "detector").replace(directory / name)

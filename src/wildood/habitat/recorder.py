@@ -245,8 +245,11 @@ class Recorder:
         return replace(batch, examples=examples, is_redacted=True)
 
     def _put_in_order(self) -> None:
-        """Apply budget and retention now and then; what fails now is done the next time."""
-        if self._stopped or monotonic() - self._swept < SWEEP:
+        """Apply budget and retention now and then, also where nothing can be stored: that may make room on a full disk.
+
+        What fails now is done the next time.
+        """
+        if monotonic() - self._swept < SWEEP:
             return
         self._swept = monotonic()
         try:

@@ -11,20 +11,20 @@ import torch
 from torch import nn
 
 from wildood.data.files import DAMAGED_ARRAY, locked, write_array_file
-from wildood.data.fingerprint import ExampleHashes, role_of, role_text
+from wildood.data.fingerprint import role_of, role_text
 from wildood.data.mapped import MappedSource
-from wildood.data.sampling import generator, permutation
 from wildood.data.schema import SchemaError, check_arguments
-from wildood.data.sources import Part, Source
+from wildood.data.sources import Source
 from wildood.data.validation import classes_of, labelled_and_holdout, rows_of
 from wildood.detect.detector import Detector, Promise, warnings_of
 from wildood.detect.fit import fit
-from wildood.detect.split import TAIL, check_holdout_size, check_overlap, check_seed
+from wildood.detect.split import TAIL, SplitHoldout, check_holdout_size, check_seed
 from wildood.detect.storage import read_description
 from wildood.errors import InputError
-from wildood.evaluate.thresholds import examples_needed
 from wildood.habitat.answers import Judged
-from wildood.habitat.judged import is_evidence, is_random, known_drift, known_evidence, known_part
+from wildood.habitat.drift import KnownToday, measured_until
+from wildood.habitat.holdout import ChangedParts, HoldoutParts, trains
+from wildood.habitat.judged import is_choice, is_evidence, known_part
 from wildood.habitat.snapshot import open_snapshot, take_snapshot
 from wildood.habitat.summary import Summary, count_text
 from wildood.methods.objective import Method
@@ -88,40 +88,6 @@ class Refresh(Summary):
 
 
 @dataclass(frozen=True)
-class HoldoutParts:
-    """A holdout in three parts, each example by a hash of its content: so it has the same part in every refresh.
-
-    Attributes:
-        choice: half: `fit` chooses an epoch and a score with it, and may train on some of it.
-        threshold: a quarter: it sets thresholds and does nothing else, so that the promise is exact although a refresh
-            starts from the classifier of an earlier one.
-        comparison: a quarter: it compares champion and challenger, and no fit sees it.
-    """
-
-    choice: Source
-    threshold: Source
-    comparison: Source
-
-    @classmethod
-    def of(cls, holdout: Source) -> "HoldoutParts":
-        """Those of a holdout. Examples of a dataset that changes at each reading are split by their number.
-
-        >>> from wildood.data.sources import ArraySource
-        >>> parts = HoldoutParts.of(ArraySource(np.arange(800.0)[:, None]))
-        >>> len(parts.choice), len(parts.threshold), len(parts.comparison)
-        (387, 209, 204)
-        """
-        hashes = ExampleHashes(holdout)
-        if hashes.is_repeatable and hashes.count == len(holdout):
-            quarter = hashes.values() % np.uint64(4)
-        else:
-            order = permutation(len(holdout), generator(0, "habitat-holdout"))
-            quarter = np.asarray(order[torch.arange(len(holdout))]).astype(np.uint64) % np.uint64(4)
-        masks = (quarter < 2, quarter == 2, quarter == 3)
-        return cls(*(Part(holdout, torch.from_numpy(np.flatnonzero(mask))) for mask in masks))
-
-
-@dataclass(frozen=True)
 class _Rows:
     """The rows that a refresh trains on, frozen when it starts.
 
@@ -129,13 +95,15 @@ class _Rows:
         wild: ids of the traffic.
         judged: ids of the answers that were judged, and
         classes: what they were called; -1 for unknown.
-        parent: the number of the champion's id.
+        parent: the champion's id.
+        since: known data is as it is now from this id on; 0: no change has been found since the holdout.
     """
 
     wild: Integers
     judged: Integers
     classes: Integers
     parent: str
+    since: int
 
     @property
     def until(self) -> int:
@@ -145,7 +113,8 @@ class _Rows:
     def write(self, path: Path) -> None:
         """Write them to a file."""
         parent = np.frombuffer(self.parent.encode(), np.uint8)
-        write_array_file(path, wild=self.wild, judged=self.judged, classes=self.classes, parent=parent)
+        since = np.array(self.since)
+        write_array_file(path, wild=self.wild, judged=self.judged, classes=self.classes, parent=parent, since=since)
 
     @classmethod
     def read(cls, path: Path) -> "_Rows | None":
@@ -153,7 +122,7 @@ class _Rows:
         try:
             with np.load(path, allow_pickle=False) as file:
                 wild, judged, classes = (file[name].astype(np.int64) for name in ("wild", "judged", "classes"))
-                return cls(wild, judged, classes, file["parent"].tobytes().decode())
+                return cls(wild, judged, classes, file["parent"].tobytes().decode(), int(file["since"]))
         except (FileNotFoundError, *DAMAGED_ARRAY):
             return None
 
@@ -175,9 +144,12 @@ def refresh(
 ) -> Refresh:
     """Train a challenger on what was collected. Called again after it was killed, it goes on with the same rows.
 
-    Wild data are the rows with examples that are not judged known, and no evidence (`is_evidence`). Judged known examples of
-    the other half of the random sample are `fresh`, if there are enough for ten false alarms; all other judged known ones
-    are added to `labelled`.
+    Wild data are the rows with examples that are not judged known, without those that measure or choose (`is_evidence`,
+    `is_choice`). Judged known examples of the rest of the random sample are `fresh`, if there are enough for ten false
+    alarms; all other judged known ones are added to `labelled`.
+
+    Where known data has changed since the holdout, nothing of the holdout is used. Judged known examples since the change
+    take its place, as `ChangedParts` says, and wild data are the rows since the change.
 
     Args:
         habitat: with the traffic.
@@ -205,37 +177,39 @@ def refresh(
         raise InputError("a refresh needs holdout=(x, y) (--holdout) that no classifier was trained on")
     if start is None:
         _refuse_leaks(habitat, parent, unseen)
-    parts = HoldoutParts.of(unseen)
-    check_holdout_size(len(parts.threshold), alpha, promise.confidence)
     directory = habitat.path / RUN
     directory.mkdir(exist_ok=True)
     with verbose_logging(verbose=verbose), locked(directory) as mine:
         if not mine:
             raise InputError(f"another process refreshes {habitat.path}: wait for it")
-        rows, wild = _frozen_rows(habitat, parent, restart=restart)
+        rows, wild = _frozen_rows(habitat, champion, parent, alpha, promise.confidence, restart=restart)
         judged = _as_frozen(habitat.store.judged(), rows)
-        fresh_mask = is_random(judged.answer) & ~is_evidence(judged.answer)
+        measured = measured_until(champion)
+        if rows.since:
+            changed = ChangedParts.of(judged, KnownToday.of(judged, champion), rows.since, alpha, promise.confidence)
+            halves, fresh_mask, measured = changed.halves, changed.fresh, changed.measured
+            calibrated_on, allow_duplicates = "judged known examples, because known scores have changed", True
+        else:
+            parts = HoldoutParts.of(unseen)
+            halves, calibrated_on = SplitHoldout(unseen, parts.choice.indices, parts.threshold.indices), "holdout"
+            check_holdout_size(len(parts.threshold), alpha, promise.confidence)
+            fresh_mask = trains(judged.answer) & (judged.class_ >= 0)
+            fresh_mask &= fresh_mask.sum() >= TAIL / alpha
         fresh = known_part(judged, fresh_mask)
-        if fresh is not None and len(fresh) < TAIL / alpha:
-            fresh, fresh_mask = None, np.zeros_like(fresh_mask)
-        more = known_part(judged, ~fresh_mask & ~is_evidence(judged.answer))
+        more = known_part(judged, ~fresh_mask & ~is_evidence(judged.answer) & ~is_choice(judged.answer))
         together = known if more is None else _concatenated(known, more)
-        others: dict[str, list[Source]] = {"labelled": [together], "wild": [wild], "fresh": [] if fresh is None else [fresh]}
-        caveat = check_overlap(unseen, others, allow_duplicates=allow_duplicates)
         detector = fit(
-            model, together, wild, parts.choice, fresh=fresh, method=method, schedule=schedule, alpha=alpha,
+            model, together, wild, halves, fresh=fresh, method=method, schedule=schedule, alpha=alpha,
             confidence=promise.confidence, by_class=promise.by_class, input=spec, features=_features(champion),
             forward=champion.classifier.call, frozen=bool(champion.record.get("frozen", False)),
             precision=champion.record.get("precision", "float32"), allow_duplicates=allow_duplicates,
             run_dir=directory / "run", seed=seed, verbose=verbose,
         )  # fmt: skip
-        promise = Promise(alpha, 0, unseen=True, confidence=promise.confidence, by_class=promise.by_class, caveat=caveat)
-        calibrated_on = _calibrate(habitat, champion, detector, parts.threshold, promise)
         detector.tokenizer = champion.tokenizer
         detector.record |= {name: champion.record[name] for name in ("text",) if name in champion.record}
         detector.record |= {"classes": list(names)} if names else {}
         about = {"parent": parent, "until": rows.until, "wild": len(rows.wild), "calibrated on": calibrated_on}
-        about |= {"start": start is not None}
+        about |= {"start": start is not None, "since": rows.since, "measured": measured}
         detector.record["habitat"] = about
         challenger = habitat.add(detector, parent=parent, trained_until=rows.until)
         _clear(directory)
@@ -317,7 +291,9 @@ def _features(champion: Detector) -> str | None:
     return None if tap is None or tap.side == "input" else tap.layer
 
 
-def _frozen_rows(habitat: "Habitat", parent: str, *, restart: bool) -> tuple[_Rows, MappedSource]:
+def _frozen_rows(
+    habitat: "Habitat", champion: Detector, parent: str, alpha: float, confidence: float | None, *, restart: bool
+) -> tuple[_Rows, MappedSource]:
     """The rows of an unfinished refresh, or those of now, which are frozen; with the examples of the traffic."""
     place = habitat.path / RUN
     rows = None if restart else _Rows.read(place / FROZEN)
@@ -327,14 +303,19 @@ def _frozen_rows(habitat: "Habitat", parent: str, *, restart: bool) -> tuple[_Ro
             return rows, open_snapshot(place / TRAFFIC)[1]
         logger.info("the unfinished refresh cannot go on: %s is the champion now, not %s", parent, rows.parent)
     _clear(place)
-    judged, present = habitat.store.judged(), habitat.store.rows(with_examples=True).id
+    judged = habitat.store.judged()
+    today = KnownToday.of(judged, champion)
+    if today.since:
+        ChangedParts.of(judged, today, today.since, alpha, confidence)  # refuses too few before anything is written
+    present = habitat.store.rows(after=max(0, today.since - 1), with_examples=True).id
     is_known = np.isin(present, judged.answer[judged.class_ >= 0])
-    rows = _Rows(present[~is_known & ~is_evidence(present)], judged.answer, judged.class_, parent)
+    wild = present[~is_known & ~is_evidence(present) & ~is_choice(present)]
+    rows = _Rows(wild, judged.answer, judged.class_, parent, today.since)
     if not len(rows.wild):
         raise InputError(f"{habitat.path} has no traffic with examples to train on: serve with collect='full' first")
-    wild = take_snapshot(habitat.store, rows.wild, place / TRAFFIC)
+    snapshot = take_snapshot(habitat.store, rows.wild, place / TRAFFIC)
     rows.write(place / FROZEN)  # last: it says that the snapshot is whole
-    return rows, wild
+    return rows, snapshot
 
 
 def _clear(place: Path) -> None:
@@ -373,27 +354,3 @@ def _concatenated(first: Source, second: Source) -> MappedSource:
     rows = np.concatenate([np.arange(len(each)) for each in sources])
     labels = [each.gather(torch.arange(len(each)))[1] for each in sources]
     return MappedSource(sources, which, rows, np.concatenate([each.numpy() for each in labels if each is not None]))
-
-
-def _calibrate(habitat: "Habitat", champion: Detector, detector: Detector, threshold: Source, promise: Promise) -> str:
-    """Set the threshold by examples that no classifier has seen; gives which.
-
-    Where known scores have changed, these are the newest judged known evidence, at most as many as make ten false alarms.
-    """
-    trained = next(each.trained_until for each in habitat.detectors() if each.id == habitat.champion)
-    fresh, source, name = known_evidence(habitat.store.judged(), trained), threshold, "holdout"
-    needed, most = examples_needed(promise.alpha, promise.confidence), round(TAIL / promise.alpha)
-    if fresh is not None and len(fresh) >= needed and champion.holdout_scores is not None:  # noqa: SIM102 - it takes time
-        if known_drift(champion.holdout_scores, champion.score(fresh)).found:
-            source = Part(fresh.source, fresh.indices[torch.arange(len(fresh))[-max(needed, most) :]])
-            name = "judged known examples, because known scores have changed"
-    promise = replace(promise, examples=len(source))
-    try:
-        detector.calibrate_on(source, promise)
-    except InputError as error:
-        if not promise.by_class:
-            raise
-        logger.warning("by class was NOT done, one threshold is for all classes: %s", error)
-        detector.calibrate_on(source, replace(promise, by_class=False))
-        detector.record["not_by_class"] = str(error)
-    return name

@@ -110,15 +110,26 @@ def review(habitat: "Habitat", detector: Detector, *, top: int = TOP) -> Review:
 def record_answers(habitat: "Habitat", detector: Detector, answers: Mapping[int, Any], who: str) -> int:
     """Record what people say: by the id of an answer, the name or number of its class, or "unknown" (None, -1).
 
-    All are checked before the first is recorded. Gives how many were recorded.
+    All are checked before the first is recorded. Gives how many were recorded. An example that is removed meanwhile does not
+    stop the others.
     """
     classes = {number: class_number(detector, number, value) for number, value in answers.items()}
     numbers = np.array(list(classes), dtype=np.int64)
     new = numbers[~np.isin(numbers, habitat.store.judged().answer)]
     if len(new):
         habitat.store.source(new)  # refuses answers without an example
+    gone = []
     for number, class_ in classes.items():
-        habitat.store.judge(number, class_, who)
+        try:
+            habitat.store.judge(number, class_, who)
+        except InputError:  # budget or retention has just removed it
+            gone.append(number)
+    if gone:
+        such = ", ".join(map(str, gone[:5])) + (", ..." if len(gone) > 5 else "")
+        raise InputError(
+            f"{count_text(len(classes) - len(gone), 'answer')} recorded; the examples of {len(gone)} more ({such}) were "
+            "removed meanwhile: leave these out"
+        )
     return len(classes)
 
 

@@ -14,13 +14,17 @@ import torch
 from wildood.data.fingerprint import SEEN_HOLDOUT
 from wildood.data.schema import SchemaError, parse
 from wildood.data.sources import Part
-from wildood.detect.detector import Detector
+from wildood.detect.detector import UNKNOWN, Detector, Promise
+from wildood.detect.storage import read_description
 from wildood.evaluate.intervals import Share, in_percent
 from wildood.evaluate.mixture import UnknownShare, unknown_share
-from wildood.experiments.evaluation import Decisions
-from wildood.habitat.answers import Rows, Windows
+from wildood.habitat.advice import DAY, advice
+from wildood.habitat.answers import Judged, Rows, Windows
+from wildood.habitat.calibrate import CalibrationNeed
 from wildood.habitat.comparison_log import latest_comparison
-from wildood.habitat.judged import JudgedCounts, KnownDrift, known_drift, known_evidence
+from wildood.habitat.drift import MOST, KnownDrift, KnownToday, measured_until
+from wildood.habitat.holdout import missing_answers
+from wildood.habitat.judged import JudgedCounts, is_evidence
 from wildood.habitat.sequential import ERROR, Block, Evidence, SequentialTest
 from wildood.habitat.summary import Summary, count_text, days_text
 from wildood.settings import check_number
@@ -28,12 +32,8 @@ from wildood.settings import check_number
 if TYPE_CHECKING:
     from wildood.habitat.habitat import Habitat
 
-DAY = 86400.0
 RECENT = 2000  # rows that the bound on the unknown share is computed from
-EVIDENCE = 1000  # judged known examples, at most, that are scored
-STALE = 90 * DAY  # known answers that are older say little
 ENOUGH_WILD = 500  # rows since the last training that make a refresh worth while, at least
-ENOUGH_LATER = 300  # later rows that make a comparison worth while
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,21 @@ class Status(Summary):
         promise: of the champion, as text.
         calibrated: when the champion was made.
         judged: how many answers people have judged.
-        false_alarms: of the champion on judged known evidence; None if there is none.
-        drift: whether known scores have changed; None if that cannot be tested.
-        waiting: rows with examples since the champion's training.
+        false_alarms: of the champion on judged known evidence since its calibration; None if there is none.
+        caught: the share of judged unknown evidence that the champion answers with "unknown"; None if there is none.
+        drift: whether known scores have changed since the champion's calibration; None if that cannot be tested.
+        doubt: whether known scores may have changed: the newest, by themselves, differ from those of the calibration.
+        changed: known answers from this id on are like those of today; 0: no change has been found since the holdout.
+        calibration: whether the threshold should be set anew, and by how many judged known examples.
+        missing: how many more known answers of the random sample a refresh needs, about; 0 where no change has been found.
+        waiting: rows with examples since the champion's training, or since the change.
         enough: how many of these make a refresh worth while: as many as the champion was trained on.
+        unknowns: at least about so many unknown ones are among the waiting.
+        tried: the detector of the last refresh that did not become champion; None if there was none since the change.
+        retry: how many more answers make another refresh worth while: as many as there were before the last one.
         later: rows with examples that neither champion nor challenger has trained on.
         compared: the record of the last comparison of the two; None if there is none.
+        again: how many more answers make another comparison worth while: half as many as there were at the last one.
         next: what to do, in one line.
     """
 
@@ -96,11 +105,20 @@ class Status(Summary):
     calibrated: float
     judged: JudgedCounts
     false_alarms: Share | None
+    caught: Share | None
     drift: KnownDrift | None
+    doubt: bool
+    changed: int
+    calibration: CalibrationNeed
+    missing: int
     waiting: int
     enough: int
+    unknowns: int
+    tried: str | None
+    retry: int
     later: int
     compared: dict[str, Any] | None
+    again: int
     next: str
 
     @property
@@ -114,7 +132,7 @@ class Status(Summary):
         seen, unknown, sampled, dropped = (
             sum(getattr(day, name) for day in self.days) for name in ("seen", "unknown", "sampled", "dropped")
         )
-        judged, random = self.judged, self.judged.evidence + self.judged.fresh
+        judged = self.judged
         newest = "" if judged.newest is None else f", the newest {days_text(self.time - judged.newest)} old"
         rejected = f", {in_percent(unknown / seen)} answered unknown" if seen else ""
         lines = {
@@ -125,12 +143,15 @@ class Status(Summary):
             "recent": self.untested or (str(self.recent) if self.recent else "no rows of the champion yet"),
             "promise": f"{self.promise}; {days_text(self.time - self.calibrated)} old",
             "judged": (
-                f"{random} known in the random sample ({judged.evidence} measure, {judged.fresh} train{newest}), "
+                f"{judged.random} known in the random sample ({judged.evidence} measure, {judged.choice} choose, "
+                f"{judged.fresh} train{newest}), "
                 f"{judged.chosen} known that were chosen, {judged.unknown} unknown"
             ),
         }
         if self.false_alarms is not None:
             lines["false alarms"] = f"{self.false_alarms.text(0.95)} of the known ones that measure"
+        if self.caught is not None:
+            lines["caught"] = f"{self.caught.text(0.95)} of the unknown ones that measure"
         if self.drift is not None:
             lines["drift"] = str(self.drift)
         if self.compared is not None:
@@ -152,33 +173,38 @@ def status(habitat: "Habitat", detector: Detector, *, error: float = ERROR) -> S
     check_number(error, "error", "a probability strictly between 0 and 1, such as 0.05", least=1e-9, below=1)
     now, store, champion, challenger = habitat.clock(), habitat.store, habitat.champion, habitat.challenger
     entries = {each.id: each for each in habitat.detectors()}
-    since = [each.time for each in habitat.promotions() if each.detector == champion][-1]
+    promoted = [each for each in habitat.promotions() if each.detector == champion][-1]
     judged = store.judged()
-    counts = JudgedCounts.of(judged)
-    trained = entries[champion].trained_until
-    waiting = _examples_after(habitat, trained)
+    trained, made = entries[champion].trained_until, detector.record.get("habitat", {})
     later = 0 if challenger is None else _examples_after(habitat, max(trained, entries[challenger].trained_until))
-    holdout = detector.holdout_scores if detector.promise is not None and detector.promise.unseen else None
-    looks = recent = drift = false_alarms = None
+    promise = detector.promise or Promise(0.05, 0, unseen=False)
+    holdout = detector.holdout_scores if promise.unseen else None
+    looks = recent = false_alarms = None
     days = _by_day(store.windows())
     if holdout is not None:
         looks, recent, course = look(habitat, champion, holdout, error)
         days = _with_course(days, course)
-    evidence, known_scores = known_evidence(judged, trained), np.empty(0)
-    if evidence is not None:
-        some = Part(evidence.source, evidence.indices[torch.arange(len(evidence))[-EVIDENCE:]])
-        decided = Decisions.of(detector, *detector.score_and_classify(some))
-        false_alarms, known_scores = Share.of(decided.rejected, 0.95), decided.scores
-    if holdout is not None:
-        drift = known_drift(holdout, known_scores)
-    compared = None
+    today = KnownToday.of(judged, detector)
+    fresh = today.answers > measured_until(detector)
+    if fresh.any():
+        rejected = ~detector.accepts(today.scores, today.classes)
+        false_alarms = Share.of(rejected[fresh], 0.95)
+    compared, again = None, 0
     if challenger is not None:
         with store.index.reading() as index:
             compared = latest_comparison(index, champion, challenger)
+    if challenger is not None and compared is not None:
+        until = max(trained, entries[challenger].trained_until)
+        again = max(0, until + math.ceil(1.5 * (compared.get("until", until) - until)) - _last_answer(habitat))
+    start = max(trained, today.since - 1)
+    tried, retry = _last_try(habitat, start, today.since)
+    counts, waiting = JudgedCounts.of(judged, today.since), _examples_after(habitat, start)
+    share = Share.of((counts.random_unknown, counts.random + counts.random_unknown), 0.9).low if counts.random else 0.0
+    share = max(share, recent.bound if recent is not None and looks is not None and looks.found else 0.0)
     found = Status(
         time=now,
         champion=champion,
-        since=since,
+        since=promoted.time,
         challenger=challenger,
         days=tuple(days),
         recent=recent,
@@ -186,16 +212,58 @@ def status(habitat: "Habitat", detector: Detector, *, error: float = ERROR) -> S
         untested="" if holdout is not None else f"not tested: {SEEN_HOLDOUT}",
         promise=detector.promise_text,
         calibrated=entries[champion].time,
-        judged=counts,
+        judged=JudgedCounts.of(judged),
         false_alarms=false_alarms,
-        drift=drift,
+        caught=_caught(judged, detector, today.since),
+        drift=today.drift,
+        doubt=today.doubt,
+        changed=today.since,
+        calibration=CalibrationNeed.of(detector, today),
+        missing=missing_answers(counts, today.alike, promise.alpha, promise.confidence) if today.since else 0,
         waiting=waiting,
-        enough=max(ENOUGH_WILD, int(detector.record.get("habitat", {}).get("wild", 0))),
+        enough=ENOUGH_WILD if start > trained else max(ENOUGH_WILD, int(made.get("wild", 0))),
+        unknowns=int(share * waiting),
+        tried=tried,
+        retry=retry,
         later=later,
         compared=compared,
+        again=again,
         next="",
     )
-    return replace(found, next=_next(found))
+    return replace(found, next=advice(found, counts))
+
+
+def _caught(judged: Judged, detector: Detector, since: int) -> Share | None:
+    """How many of the unknown ones that measure, since the last change, the champion answers with "unknown"."""
+    places = np.flatnonzero((is_evidence(judged.answer) & (judged.answer >= since))[judged.class_ < 0])[-MOST:]
+    if judged.unknown is None or not len(places):
+        return None
+    return Share.of(detector.predict(Part(judged.unknown, torch.from_numpy(places))) == UNKNOWN, 0.95)
+
+
+def _last_try(habitat: "Habitat", start: int, since: int) -> tuple[str | None, int]:
+    """The last refresh after `start` that did not lead to a champion, and how many answers are missing until the next."""
+    champions = {each.detector for each in habitat.promotions()}
+    tries = [
+        each
+        for each in habitat.detectors()
+        if each.id not in champions and each.trained_until > start and _changed_at(habitat, each.id) == since
+    ]
+    if not tries:
+        return None, 0
+    until = max(each.trained_until for each in tries)
+    return tries[-1].id, max(0, 2 * until - start - _last_answer(habitat))
+
+
+def _last_answer(habitat: "Habitat") -> int:
+    with habitat.store.index.reading() as index:
+        return int(index.execute("SELECT max(id) FROM answers").fetchone()[0] or 0)
+
+
+def _changed_at(habitat: "Habitat", detector: str) -> int:
+    """`changed_at` of a detector that is not loaded."""
+    made: Any = read_description(habitat.directory(detector))["record"].get("habitat", {})
+    return int(made.get("since", 0))
 
 
 def look(
@@ -309,37 +377,3 @@ def _with_course(days: Sequence[Day], course: Sequence[tuple[float, Block, float
             day.start, day.seen, day.unknown, day.sampled, day.dropped, block.rows, bound, estimate, evidence
         )
     return [by_start[start] for start in sorted(by_start)]
-
-
-def _next(now: Status) -> str:
-    """What to do, in one line; the first of these that is due."""
-    judged, drift, challenger, compared = now.judged, now.drift, now.challenger, now.compared
-    random = judged.evidence + judged.fresh
-    if challenger is not None:
-        if compared is not None and compared.get("separated"):
-            return f"promote: {challenger} accepts less unknown traffic than {now.champion}"
-        if now.later < ENOUGH_LATER:
-            missing = ENOUGH_LATER - now.later
-            return f"wait: {count_text(missing, 'more example')} of later traffic before {challenger} is compared"
-        if compared is None or now.later >= 1.5 * compared.get("later", 0):
-            return f"compare: {count_text(now.later, 'later example')} can judge {challenger}"
-        if now.found and now.later >= ENOUGH_WILD:
-            return f"refresh: {challenger} is not shown to be better, and {count_text(now.later, 'later example')} can train"
-        again = math.ceil(1.5 * compared.get("later", 0)) - now.later
-        return f"wait: {challenger} is not shown to be better; compare again after {count_text(again, 'more example')}"
-    is_due = now.waiting >= now.enough
-    if drift is not None and drift.found:
-        reason = "known scores have changed"
-        return f"refresh: {reason}" if is_due else f"review: {reason}; label what is listed"
-    if now.found:
-        if not judged.unknown and not random:
-            return "review: unknowns are found; see what they are"
-        if is_due:
-            return f"refresh: unknowns are found, and {count_text(now.waiting, 'example')} are collected"
-        return f"wait: unknowns are found; a refresh needs {count_text(now.enough - now.waiting, 'more example')}"
-    if not any(day.seen for day in now.days):
-        return "nothing: there is no traffic yet"
-    if judged.newest is None or now.time - judged.newest > STALE:
-        age = "no known answers of the random sample" if judged.newest is None else "only old known answers"
-        return f"review: there are {age} to check the promise with"
-    return "nothing"

@@ -40,7 +40,7 @@ from wildood.report import figures
 BUTTONS: Final = 12  # classes that have a button each; more are a list
 HISTORY: Final = 20  # promotions that are shown
 _ACTIONS: Final = {"review": "#review", "promote": "#challenger"}
-_COMMANDS: Final = ("refresh", "compare")
+_COMMANDS: Final = ("calibrate", "refresh", "compare")
 _WHY: Final = {
     "random sample": "Part of the random sample, which measures known traffic: answer all of these.",
     "just rejected": "Just rejected: its label says whether the threshold is right.",
@@ -260,7 +260,7 @@ class View:
         if promise is None or not promise.unseen:
             return "Nothing is promised: calibrate the detector on an unseen holdout."
         if status.drift is not None and status.drift.found:
-            return "Known data has changed since the holdout: the promise no longer holds as it is. Review, then refresh."
+            return "Known data has changed since the holdout: the promise no longer holds as it is. Review, then calibrate."
         if status.false_alarms is None:
             return "Nobody has checked it since: review the random sample, and the page measures the false alarms."
         if status.false_alarms.low > promise.alpha:
