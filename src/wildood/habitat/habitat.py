@@ -552,7 +552,8 @@ def _read(directory: Path) -> Settings:
         settings: Settings = check(content, _File)["settings"]
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(
-            f"{directory} is no habitat, it has no {SETTINGS}: make one with Habitat.create(path, detector)"
+            f"{directory} is no habitat, it has no {SETTINGS}: make one with Habitat.create(path, detector), or by "
+            f"wildood serve DETECTOR --habitat {directory}"
         ) from None
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}): make it readable") from error

@@ -73,7 +73,7 @@ class Review(Summary):
         """One line for each list."""
         lines = {"recorded": count_text(self.recorded, "answer")} if self.recorded else {}
         if not self.items:
-            return lines | {"review": "nothing to review: no answer with an example is waiting"}
+            return lines | {"review": f"nothing to review: no answer of {self.detector} with an example is waiting"}
         return lines | {
             "random": _listed(self.random, "answer all of these: they measure known traffic"),
             "chosen": _listed(self.chosen, "answer any of these: they train the next detector"),
