@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
+from wildood.habitat import charts
 from wildood.habitat.charts import LEFT, RIGHT, WIDTH, Bar, Bound, Tick, acceptance, bounds, scores, ticks, traffic
 
 HOSTILE = "<script>alert('x')</script> & \"more\""
@@ -53,6 +54,15 @@ def test_a_bound_is_drawn_at_its_height_and_promotions_have_names():
     names = {"".join(each.itertext()): each.get("text-anchor") for each in root.iter("text")}
     assert names[HOSTILE] == "start"
     assert names["d0003"] == "end"
+
+
+def test_heavy_tails_do_not_squeeze_the_rest_of_a_histogram_into_one_bin():
+    known = np.random.default_rng(0).normal(size=1000)
+    far = np.append(known, np.geomspace(10, 27_000, 100))
+    low, high = charts._range(known, far, threshold=2.0)
+    assert -4 < low < -2.5
+    assert 7 < high < 10
+    assert charts._range(known, known, threshold=2.0) == tuple(np.quantile(np.append(known, known), [0.002, 0.998]))
 
 
 def test_scores_that_are_not_finite_or_all_equal_are_drawn():

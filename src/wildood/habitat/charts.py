@@ -13,6 +13,7 @@ from wildood.evaluate.intervals import in_percent
 Floats = npt.NDArray[np.float64]
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 360.0, 44.0, 10.0, 26.0, 38.0
 BINS = 40  # of a histogram
+TAIL = 6  # standard deviations of a histogram's tails; what is further out is in the outermost bins
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
@@ -184,15 +185,13 @@ def bounds(points: Sequence[Bound], promotions: Sequence[Tick], x: tuple[float, 
 
 def scores(known: Floats, now: Floats, threshold: float, axis: str) -> Markup:
     """The scores of the holdout and of the present traffic as shares of each, with the threshold."""
-    both = np.concatenate([known, now])
-    both = both[np.isfinite(both)]
-    low, high = (float(each) for each in np.quantile(both, [0.002, 0.998])) if len(both) else (0.0, 1.0)
+    low, high = _range(known, now, threshold)
     threshold = min(max(threshold, low), high)
     pad = 0.02 * (high - low) or 1.0
     edges = np.linspace(low - pad, high + pad, BINS + 1)
     heights = [_shares(group, edges) for group in (known, now)]
     axis_range = float(edges[0]), float(edges[-1])
-    y = ticks(1.08 * float(max(each.max() for each in heights)), percent=True)
+    y = ticks(min(1.0, 1.08 * float(max(each.max() for each in heights))), percent=True)
     plot = Plot(
         "Scores of the holdout and of the latest answers, with the threshold", axis_range, (0, y[-1].at), x_label=axis
     )
@@ -231,6 +230,19 @@ def acceptance(champion: tuple[str, float], challenger: tuple[str, float], error
         plot.text(along + 6, up + 4, in_percent(share), "start")
         plot.text(LEFT - 6, up + 4, name, "end")
     return plot.markup()
+
+
+def _range(known: Floats, now: Floats, threshold: float) -> tuple[float, float]:
+    """The scores to show: nearly all, but of heavy tails no more than `TAIL` spreads beyond the middle and the threshold."""
+    both = np.concatenate([known, now])
+    both = both[np.isfinite(both)]
+    if not len(both):
+        return 0.0, 1.0
+    low, left, middle, right, high = (float(each) for each in np.quantile(both, [0.002, 0.16, 0.5, 0.84, 0.998]))
+    reach = TAIL * (right - left) / 2
+    if reach > 0:
+        low, high = max(low, min(middle, threshold) - reach), min(high, max(middle, threshold) + reach)
+    return low, high
 
 
 def _shares(values: Floats, edges: Floats) -> Floats:
