@@ -295,7 +295,9 @@ def test_everything_but_health_needs_the_token(detector):
             answer = client.get(path)
             assert (answer.status_code, answer.headers["www-authenticate"], is_one_line(answer)) == (401, "Bearer", True)
         for wrong in ("", "Bearer", "Bearer x", f"Basic {TOKEN.decode()}", f"Bearer {TOKEN.decode()}x", "Bearer ééé"):
-            assert client.post(PREDICT, json=X[:1].tolist(), headers={"Authorization": wrong.encode()}).status_code == 401
+            answer = client.post(PREDICT, json=X[:1].tolist(), headers={"Authorization": wrong.encode()})
+            assert answer.status_code == 401
+            assert answer.json()["error"].startswith("this is not the token of this server: send")
         assert client.get("/v2/health/ready").status_code == 200
         right = {"Authorization": f"Bearer {TOKEN.decode()}"}
         assert client.post(PREDICT, json=X[:1].tolist(), headers=right).status_code == 200

@@ -313,7 +313,8 @@ class Gate:
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
         if hmac.compare_digest(given.strip(), token) and scheme.lower() == b"bearer":
             return None
-        response = _error(401, "this server needs a token: send Authorization: Bearer TOKEN")
+        what = "this is not the token of this server" if b"authorization" in headers else "this server needs a token"
+        response = _error(401, f"{what}: send Authorization: Bearer TOKEN")
         response.headers["www-authenticate"] = "Bearer"
         return response
 
