@@ -1,20 +1,17 @@
 """A raw example as a person looks at it: a picture, a text, or a few numbers."""
 
-import io
 import math
 import re
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-from PIL import Image
 from torch import Tensor
 
 from wildood.data.inputs import InputSpec
 from wildood.data.structures import Raw, parts_of
 from wildood.data.tables import NumericColumn, TableSpec
 from wildood.detect.detector import Detector
-from wildood.report.page import is_picture
+from wildood.report.page import is_picture, png
 
 LARGEST: Final = 256  # pixels of the longer side of a picture
 FEW: Final = 8  # numbers that are shown
@@ -26,7 +23,7 @@ _KEY = re.compile(r"(?<=\[)'?([^\]']+)")  # of a part of a structured example, a
 class Illustrator:
     """Shows examples of one detector.
 
-    >>> import torch, wildood
+    >>> import numpy as np, torch, wildood
     >>> x = np.random.default_rng(0).normal(size=(50, 3)).astype("float32")
     >>> detector = wildood.posthoc(torch.nn.Linear(3, 2), wildood.EnergyScore(), holdout=x)
     >>> Illustrator(detector).text(torch.tensor([[1.0, 2.5, -3.0]]))
@@ -46,15 +43,7 @@ class Illustrator:
         spec = self.detector.classifier.spec
         assert isinstance(spec, InputSpec)  # noqa: S101 - as `draws` says
         assert isinstance(batch, Tensor)  # noqa: S101 - same
-        values = batch[0].cpu().numpy()
-        values = values if spec.layout == "NHWC" else np.moveaxis(values, 0, -1)
-        if values.dtype != np.uint8:
-            values = (np.clip(values, 0, 1) * 255).round().astype(np.uint8)
-        picture = Image.fromarray(values[..., 0] if values.shape[-1] == 1 else values)
-        picture.thumbnail((LARGEST, LARGEST))
-        content = io.BytesIO()
-        picture.save(content, format="PNG")
-        return content.getvalue()
+        return png(batch[0].cpu().numpy(), spec, LARGEST)
 
     def text(self, batch: Raw) -> str:
         """A batch of one in words: the columns of a table that stand out, the words of a text, or the first numbers."""

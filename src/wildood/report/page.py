@@ -97,7 +97,7 @@ def gallery(
     """The chosen ones of raw images as pictures, `most` of them at most, with their captions; no others are read."""
     shown = numbers[:most]
     chosen = zip(_read(images, shown), shown, strict=True)
-    pictures = [Picture(_data_uri(image, spec), captions[number]) for image, number in chosen]
+    pictures = [Picture(_data_uri(png(image, spec)), captions[number]) for image, number in chosen]
     return Gallery(pictures, len(numbers), len(images))
 
 
@@ -114,12 +114,17 @@ def is_picture(spec: Spec | None, shape: tuple[int, ...]) -> TypeGuard[InputSpec
     return isinstance(spec, InputSpec) and len(shape) == 3 and shape[-1 if spec.layout == "NHWC" else 0] in {1, 3}
 
 
-def _data_uri(image: npt.NDArray[Any], spec: InputSpec) -> str:
+def png(image: npt.NDArray[Any], spec: InputSpec, largest: int = LARGEST) -> bytes:
+    """A raw image as a PNG file, with at most so many pixels on its longer side."""
     values = image if spec.layout == "NHWC" else np.moveaxis(image, 0, -1)
     if values.dtype != np.uint8:
         values = (np.clip(values, 0, 1) * 255).round().astype(np.uint8)
     picture = Image.fromarray(values[..., 0] if values.shape[-1] == 1 else values)
-    picture.thumbnail((LARGEST, LARGEST))
+    picture.thumbnail((largest, largest))
     content = io.BytesIO()
     picture.save(content, format="PNG")
-    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
+    return content.getvalue()
+
+
+def _data_uri(picture: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(picture).decode()}"
