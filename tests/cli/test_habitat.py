@@ -115,6 +115,8 @@ def test_a_month_takes_one_command_each(place, capsys, monkeypatch):
     made = result_of(capsys, "refresh", "../h", "--seed", "1")
     assert (made["challenger"], made["champion"], made["until"]) == ("d0003", "d0002", 450)
     assert Habitat(place / "h").detector("d0003").record["schedule"]["steps"] == 15
+    assert result_of(capsys, "refresh", "../h", "--seed", "0")["challenger"] == "d0004"
+    assert Habitat(place / "h").detector("d0004").record["seed"] == 0  # and not the remembered 1
 
 
 def test_refresh_starts_from_the_weights_it_is_given(place, capsys):

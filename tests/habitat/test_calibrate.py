@@ -45,7 +45,7 @@ def test_calibration_brings_false_alarms_back_without_training(changed, plane):
     assert "judged known answers from" in done.promise
     promotion = habitat.promotions()[-1]
     assert (promotion.who, promotion.former, promotion.forced) == ("ann", "d0001", False)
-    assert promotion.evidence["drift"].startswith("known scores have changed since the holdout")
+    assert promotion.evidence["drift"].startswith("known scores have changed since the calibration")
     assert habitat.check() == []
 
 

@@ -495,6 +495,16 @@ def test_every_look_at_a_comparison_makes_the_next_one_stricter(habitat, plane, 
     assert habitat.status().next == "wait: d0002 is not shown to be better; compare again after 225 more answers"
 
 
+def test_a_look_at_new_traffic_counts_however_many_rows_are_compared(habitat, plane, clock, known, monkeypatch):
+    monkeypatch.setattr("wildood.habitat.compare.MOST", 100)
+    habitat.add(habitat.detector(), parent="d0001", trained_until=0)
+    looks = []
+    for _ in range(2):
+        feed_days(plane, habitat, clock, 1, 150)
+        looks.append(habitat.compare(known["holdout"]))
+    assert [(each.later, each.look) for each in looks] == [(100, 1), (100, 2)]
+
+
 def test_shadow_scores_compare_where_no_example_is_kept(habitat, plane, clock, known, first_detector):
     habitat.add(first_detector, parent="d0001", trained_until=0)
     x, _ = plane.traffic(200, 0.2)

@@ -251,7 +251,7 @@ def _remembered(habitat: Habitat, options: HabitatOptions) -> Sources:
     typed = {name: getattr(options, name) for name in vars(before)}
     typed |= {name: _absolute(typed[name]) for name in ("labelled", "holdout") if typed[name] is not None}
     typed |= {name: str(typed[name].absolute()) for name in ("weights", "data_root") if typed[name] is not None}
-    return replace(before, **{name: value for name, value in typed.items() if value not in {None, False}})
+    return replace(before, **{name: value for name, value in typed.items() if value is not None and value is not False})
 
 
 def _absolute(text: str) -> str:

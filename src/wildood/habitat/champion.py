@@ -132,7 +132,7 @@ class Follower:
         try:
             return self._ready(identifier)
         except Exception as error:  # noqa: BLE001 - whatever a user's model raises: the present detector goes on
-            self._failed = {identifier: PATIENCE}
+            self._failed[identifier] = PATIENCE
             self._metrics.failed_loads.inc()
             _LOGGER.warning("detector %s cannot be loaded, %s goes on: %s", identifier, self.served.id, printable(error))
             return None

@@ -128,7 +128,8 @@ def compare(
         unseen = id_source(examples_of(rows_of(holdout, champion.classifier.spec, "holdout"), champion.example), "holdout")
         aside = HoldoutParts.of(unseen).comparison
         known.append(aside)
-        if role_of(champion.record, unseen) and "habitat" not in champion.record:
+        is_refreshed = "wild" in champion.record.get("habitat", {})  # then the holdout was split as here
+        if role_of(champion.record, unseen) and not is_refreshed:
             caveat = f"the holdout took part in making {first}, which can only make {first} look better here"
     scores = _later_scores(habitat, champion, challenger, (first, second), until, judged.answer[judged.class_ >= 0])
     later, tail = len(scores[0]), alpha * sum(map(len, known))
@@ -144,18 +145,16 @@ def compare(
         for detector, own in zip((champion, challenger), scores, strict=True)
     )
     result = compare_acceptance(start, trained, alpha)
-    what = {name: shared[name] for name in ("later", "evidence", "holdout", "alpha", "confidence")}
     with habitat.store.index.reading() as index:
         last = index.execute("SELECT max(id) FROM answers").fetchone()[0]
+        what = {name: shared[name] for name in ("later", "evidence", "holdout", "alpha", "confidence")} | {"until": last}
         earlier = [each for each in comparisons(index, first, second) if {name: each.get(name) for name in what} != what]
     look = len(earlier) + 1
     separated = result.is_shown(confidence, candidates=look * (look + 1))
     compared = ChallengerComparison(**shared, result=result, look=look, separated=separated, missing="")
     if not habitat.store.index.readonly:
         numbers = {"start": result.start, "trained": result.trained, "error": result.error}
-        record = (
-            what | numbers | {"until": last, "look": look, "separated": separated, "says": compared.says, "caveat": caveat}
-        )
+        record = what | numbers | {"look": look, "separated": separated, "says": compared.says, "caveat": caveat}
         with habitat.store.index.writing() as index:
             record_comparison(index, habitat.clock(), first, second, record)
     return compared

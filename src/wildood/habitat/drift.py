@@ -49,7 +49,7 @@ class KnownDrift:
     def __str__(self) -> str:
         if not self.looked_at:
             return f"not tested: {self.examples} of the {BLOCK} judged known examples that the first look needs"
-        result = "known scores have changed since the holdout" if self.found else "no change of known scores is found"
+        result = "known scores have changed since the calibration" if self.found else "no change of known scores is found"
         return f"{result} (p = {self.p_value:.2g} over all looks, {self.looked_at} judged known examples)"
 
 
@@ -72,7 +72,7 @@ def known_drift(
 
     >>> rng = np.random.default_rng(0)
     >>> print(known_drift(rng.normal(size=500), rng.normal(size=100) + 1))
-    known scores have changed since the holdout (p = ... over all looks, 96 judged known examples)
+    known scores have changed since the calibration (p = ... over all looks, 96 judged known examples)
     """
     known, holdout = np.asarray(known_scores, dtype=np.float64).reshape(-1), flat_scores(holdout_scores, "holdout")
     known = _finite(known)

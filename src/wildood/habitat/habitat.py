@@ -348,10 +348,10 @@ class Habitat:
     def calibrate(
         self, *, who: str, why: str = "", force: bool = False, model: ModelOrBuilder = None, forward: Call | None = None
     ) -> "Calibration":
-        """Set the champion's threshold by known examples of today, without training, and let it answer.
+        """Set the champion's threshold by judged known examples of today, without training, and let the result answer.
 
-        It needs judged known answers of the random sample, and a reason: known scores have changed, or there are twice as
-        many examples as the last calibration had. `force` does it without a reason.
+        It needs enough judged known answers of the random sample, and a reason: the threshold promises nothing, known scores
+        have changed, or judged answers set the threshold before and there are twice as many now. `force` needs no reason.
         """
         from wildood.habitat.calibrate import calibrate  # noqa: PLC0415 - it reads habitats
 

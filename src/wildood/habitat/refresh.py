@@ -52,7 +52,7 @@ class Refresh(Summary):
         until: the largest id among them; later traffic may judge it.
         fresh: judged known examples of the random sample that took part in training.
         labelled: judged known examples that were added to the labelled ones.
-        calibrated_on: "holdout", or "judged known examples" where known scores have changed.
+        calibrated_on: "holdout", or "judged known examples, because known scores have changed".
         promise: of the challenger, as text.
         helped: whether training was shown to help; if not, the challenger has the starting classifier with its best score.
         warnings: what to know before it is promoted.

@@ -233,7 +233,7 @@ class Store:
         detector: str | None = None,
         with_examples: bool = False,
     ) -> Rows:
-        """The rows with ids above `after`, up to `until`, from a time on, of a detector; or only those with an example."""
+        """The rows that meet every condition: an id above `after` up to `until`, a time, a detector, an example."""
         conditions: dict[str, Any] = {"id > ?": after}
         if until is not None:
             conditions["id <= ?"] = until

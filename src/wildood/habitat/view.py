@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from shlex import quote
 from typing import Any, Final
 
@@ -20,10 +21,8 @@ from wildood.habitat.illustration import Illustrator
 from wildood.habitat.judged import is_random
 from wildood.habitat.overview import (
     SHOWN,
-    SPANS,
     Course,
     Latest,
-    Span,
     Traffic,
     comparison_numbers,
     latest,
@@ -146,11 +145,6 @@ class View:
     # --- figures ----------------------------------------------------------------------------------------------------------
 
     @property
-    def spans(self) -> tuple[Span, ...]:
-        """What can be chosen."""
-        return SPANS
-
-    @property
     def traffic_figure(self) -> Markup | None:
         """Answers per minute."""
         counted = self.traffic
@@ -226,7 +220,7 @@ class View:
         )
         return says + " the holdout. A hump that the holdout does not have is unknown, or known and changed."
 
-    @property
+    @cached_property
     def _holdout(self) -> Decisions | None:
         scores, classes = self.detector.holdout_scores, self.detector.holdout_classes
         if scores is None or (classes is None and self.detector.class_thresholds is not None):
@@ -243,11 +237,10 @@ class View:
         if promise is not None:
             age = days_text(self.now - status.calibrated)
             items["rests on"] = f"{count_text(promise.examples, 'known example')}; {status.champion} was made {age} ago"
-        random = judged.evidence + judged.fresh
         newest = f"; the newest is {days_text(self.now - judged.newest)} old" if judged.newest is not None else ""
-        items["known answers since"] = f"{random} of the random sample, {judged.evidence} of them measure{newest}"
+        items["known answers"] = f"{judged.random} of the random sample, {judged.evidence} of them measure{newest}"
         if status.false_alarms is not None:
-            items["measured"] = f"{status.false_alarms.text(0.95)} of these are rejected"
+            items["measured"] = f"{status.false_alarms.text(0.95)} of those that measure since the calibration are rejected"
         if status.drift is not None:
             items["drift"] = str(status.drift)
         items["judged unknown"] = f"{judged.unknown:,}"
@@ -258,13 +251,13 @@ class View:
         """What to conclude from it."""
         status, promise = self.status, self.detector.promise
         if promise is None or not promise.unseen:
-            return "Nothing is promised: calibrate the detector on an unseen holdout."
+            return "Nothing is promised: review the random sample, then calibrate."
         if status.drift is not None and status.drift.found:
-            return "Known data has changed since the holdout: the promise no longer holds as it is. Review, then calibrate."
+            return "Known data has changed since the calibration: the promise no longer holds. Review, then calibrate."
         if status.false_alarms is None:
             return "Nobody has checked it since: review the random sample, and the page measures the false alarms."
         if status.false_alarms.low > promise.alpha:
-            return "More known examples are rejected than promised. Review more, then refresh."
+            return "More known examples are rejected than promised. Review more; if known data has changed, calibrate."
         return "What people have judged does not contradict it."
 
     # --- review -----------------------------------------------------------------------------------------------------------
@@ -281,13 +274,13 @@ class View:
                 return self._card(own, item.why)
         return None
 
-    @property
+    @cached_property
     def queue(self) -> list[Item]:
         """The answers that wait for a review and were not passed over."""
         judged = self._judged
         return [each for each in self.waiting.items if each.answer not in self.shown.skipped and each.answer not in judged]
 
-    @property
+    @cached_property
     def _judged(self) -> dict[int, int | None]:
         with self.habitat.store.index.reading() as index:
             return dict(map(tuple, index.execute("SELECT answer, class FROM judgements").fetchall()))
@@ -370,7 +363,7 @@ class View:
 
     # --- champion and challenger ------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def promotions(self) -> tuple[Promotion, ...]:
         """All of them, the first first."""
         return self.habitat.promotions()

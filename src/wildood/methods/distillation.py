@@ -14,8 +14,8 @@ class Distillation:
     """weight · mean KL(p₀ ‖ p): p is the softmax of the logits, p₀ that of the starting classifier.
 
     The energy stays free: adding a number to all logits of an example leaves p as it is. The starting classifier is a copy
-    in evaluation mode, which is neither trained nor saved. The logits are those of training mode, so BatchNorm and dropout
-    cost a little from the first step on.
+    in evaluation mode, which is neither trained nor saved. The logits are those of training mode, so dropout costs a little
+    from the first step on.
 
     >>> classifier = Classifier(torch.nn.Linear(2, 3))
     >>> distillation, raw = Distillation(classifier, weight=1.0), torch.ones(4, 2)

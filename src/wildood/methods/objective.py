@@ -199,8 +199,8 @@ class Objective(nn.Module):
     def outputs(self, batch: Batch) -> tuple[Outputs, Outputs]:
         """The outputs for the labelled and for the wild examples, from one forward pass.
 
-        Texts may be padded to different lengths: then there are two passes. Without wild examples, BatchNorm normalises by
-        the batch, as in any training.
+        Texts may be padded to different lengths: then there are two passes, and "batch" normalises each by itself. Without
+        wild examples, BatchNorm normalises by the batch, as in any training.
         """
         count = len(batch.labels)
         if batch.wild is None:

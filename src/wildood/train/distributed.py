@@ -330,12 +330,16 @@ class ShardedPass:
 
 @contextmanager
 def synchronised_batch_norm(objective: Objective, *, by_batch: bool) -> Iterator[None]:
-    """Let BatchNorm normalise `by_batch`, by the whole of it, which torch has for GPUs only; elsewhere, say what it does."""
-    if this_process().world == 1 or not by_batch:
+    """Let BatchNorm that normalises by the batch use those of all processes, which torch can do on GPUs only; else say so.
+
+    Without `by_batch`, only layers without running statistics normalise by the batch.
+    """
+    layers = [layer for layer in _batch_norm_layers(objective) if by_batch or layer.running_mean is None]
+    if this_process().world == 1 or not layers:
         yield
         return
     on_gpu = objective.classifier.device.type == "cuda"
-    if any(not (on_gpu and _is_plain_batch_norm(layer)) for layer in _batch_norm_layers(objective)):
+    if any(not (on_gpu and _is_plain_batch_norm(layer)) for layer in layers):
         logger.info("BatchNorm normalises by each process's share of a batch: one process would give another result")
     if not on_gpu:
         yield
