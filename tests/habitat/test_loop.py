@@ -158,6 +158,46 @@ def test_review_lists_a_random_sample_and_chosen_examples_that_never_mix(habitat
     assert {item.why for item in listed.chosen} == {"just rejected", "just accepted", "highest score"}
 
 
+def test_right_after_a_promotion_the_list_has_answers_of_the_former_champion(habitat, plane, clock, first_detector):
+    feed_days(plane, habitat, clock, 1, 300, share=0.2)
+    before = habitat.review(top=20)
+    habitat.add(first_detector, parent="d0001", trained_until=200)
+    habitat.promote(who="ann", force=True)
+    after = habitat.review(top=20)
+    assert after.detector == "d0002"
+    assert [item.answer for item in after.items] == [item.answer for item in before.items]
+    assert {item.detector for item in after.items} == {"d0001"}
+    feed_days(plane, habitat, clock, 1, 30)
+    mixed = habitat.review(top=60)
+    assert [item.detector for item in mixed.chosen] == sorted((item.detector for item in mixed.chosen), reverse=True)
+    random = [item.answer for item in mixed.random]
+    assert random == np.flatnonzero(is_random(np.arange(331)))[::-1][:30].tolist()
+    assert not is_random([item.answer for item in mixed.chosen]).any()
+    habitat.promote("d0001", who="ann")
+    assert {item.detector for item in habitat.review(top=60).items} == {"d0001", "d0002"}  # also after going back
+
+
+def test_the_list_has_nothing_of_another_line(habitat, plane, clock, first_detector):
+    feed_days(plane, habitat, clock, 1, 100)
+    habitat.add(first_detector, parent=None, trained_until=0)
+    habitat.promote(who="ann", force=True)
+    assert habitat.review().items == ()
+    assert str(habitat.review()) == "review       nothing to review: no answer with an example is waiting"
+
+
+def test_the_list_has_nothing_from_before_a_change(habitat, plane, clock):
+    feed_days(plane, habitat, clock, 1, 300)
+    feed_days(plane, habitat, clock, 1, 700, shift=9.0)
+    ids = np.arange(301, 1001)
+    plane.judge(habitat, ids[is_evidence(ids)])
+    habitat.calibrate(who="ann")
+    since = habitat.detector().record["habitat"]["since"]
+    listed = [item.answer for item in habitat.review(top=2000).items]
+    assert since > 290
+    assert min(listed) >= since
+    assert len(listed) > 500
+
+
 def test_answers_are_recorded_by_name_or_number_and_leave_the_list(habitat, plane, clock):
     feed_days(plane, habitat, clock, 1, 200)
     first, second, third = (item.answer for item in habitat.review().items[:3])

@@ -126,6 +126,10 @@ class Rows:
     def __len__(self) -> int:
         return len(self.id)
 
+    def at(self, places: Any) -> "Rows":
+        """Those at some places."""
+        return Rows(**{name: column[places] for name, column in vars(self).items()})
+
 
 @dataclass(frozen=True)
 class Windows:

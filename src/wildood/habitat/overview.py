@@ -270,17 +270,13 @@ def latest(habitat: Habitat, champion: str, detector: Detector) -> Latest:
     while len(rows) < LATEST and reach < newest:
         reach *= 8
         rows = habitat.store.rows(after=newest - reach, detector=champion)
-    rows = _last(rows, LATEST)
+    rows = rows.at(slice(-LATEST, None))
     with habitat.store.index.reading() as index:
         found = index.execute(
             "SELECT answer, class FROM judgements WHERE answer >= ?", (int(rows.id[0]) if len(rows) else 0,)
         )
         judged = dict(map(tuple, found.fetchall()))
     return Latest(rows, Decisions.of(detector, rows.score.astype(np.float32), rows.class_), judged)
-
-
-def _last(rows: Rows, count: int) -> Rows:
-    return Rows(**{name: column[-count:] for name, column in vars(rows).items()})
 
 
 def bounds(habitat: Habitat, status: Status, detector: Detector, span: Span, now: float) -> list[Bound]:

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from wildood.data.files import open_plain
 from wildood.detect.detector import UNKNOWN, Detector
 from wildood.errors import InputError
 from wildood.experiments.evaluation import Decisions
 from wildood.habitat.answers import Rows
+from wildood.habitat.drift import changed_at
 from wildood.habitat.judged import is_random
 from wildood.habitat.summary import Summary, count_text
 from wildood.report.inspection_page import ranked_examples
@@ -37,6 +39,7 @@ class Item:
         score: higher is more unlike known data.
         known: whether it was accepted.
         name: of the class that was or would have been answered.
+        detector: the id of the detector that answered.
     """
 
     answer: int
@@ -45,6 +48,7 @@ class Item:
     score: float
     known: bool
     name: str
+    detector: str
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,7 +58,7 @@ class Review(Summary):
     Attributes:
         random: a random sample. It measures known traffic, so answer all of it: what is left out biases it.
         chosen: those whose labels teach most, by their scores; they only train.
-        detector: the id of the detector whose answers these are.
+        detector: the id of the champion.
         recorded: how many answers of people this call has recorded.
     """
 
@@ -73,7 +77,7 @@ class Review(Summary):
         """One line for each list."""
         lines = {"recorded": count_text(self.recorded, "answer")} if self.recorded else {}
         if not self.items:
-            return lines | {"review": f"nothing to review: no answer of {self.detector} with an example is waiting"}
+            return lines | {"review": "nothing to review: no answer with an example is waiting"}
         return lines | {
             "random": _listed(self.random, "answer all of these: they measure known traffic"),
             "chosen": _listed(self.chosen, "answer any of these: they train the next detector"),
@@ -81,30 +85,63 @@ class Review(Summary):
 
 
 def review(habitat: "Habitat", detector: Detector, *, top: int = TOP) -> Review:
-    """What to label first, of the newest answers of this detector, the champion, that nobody has judged.
+    """What to label first, of the newest answers of the champion and its relatives that nobody has judged.
 
-    Half of the list is of the random sample, the newest first. The other half is chosen as `inspect` does: in turn the
-    nearest above the threshold, the nearest below it and the highest score. Two halves, because examples that are chosen by
-    their scores say nothing about known traffic as it comes; so they never serve drift, calibration or comparison.
+    Relatives are the detectors that were trained from one another, such as the former champion right after a promotion.
+    Answers from before the last change of known data are left out.
+
+    Half of the list is of the random sample, the newest first, whichever detector answered. The other half is chosen as
+    `inspect` does: in turn the nearest above the threshold, the nearest below it and the highest score. Answers of the
+    champion come first. Those of its relatives follow by their own decisions, because scores of two detectors are not
+    comparable. Two halves, because examples that are chosen by their scores say nothing about known traffic as it comes; so
+    they never serve drift, calibration or comparison.
+
+    Args:
+        habitat: with the traffic.
+        detector: its champion.
+        top: how many answers to list.
     """
     top = check_integer(top, "top", "a number of examples to show, at least 1")
-    champion = habitat.champion
-    with habitat.store.index.reading() as index:
-        last = index.execute("SELECT max(id) FROM answers WHERE detector = ?", (champion,)).fetchone()[0] or 0
-    rows = habitat.store.rows(after=last - LOOKED_AT, detector=champion, with_examples=True)
+    champion, rows = habitat.champion, _newest(habitat, changed_at(detector))
     waiting = np.flatnonzero(~np.isin(rows.id, habitat.store.judged().answer))
     in_sample = is_random(rows.id[waiting])
     random, others = waiting[in_sample][::-1], waiting[~in_sample]
     picked: list[tuple[int, str]] = []
-    if len(others):
-        decided = Decisions.of(detector, rows.score[others].astype(np.float32), rows.class_[others])
-        picked = [(int(others[number]), why) for number, why in ranked_examples(decided, top)["label_first"]]
+    for name in sorted(set(rows.detector[others].tolist()), key=lambda each: (each == champion, each), reverse=True):
+        own = others[rows.detector[others] == name]
+        decided = _decisions(rows, own, detector if name == champion else None)
+        picked += [(int(own[number]), why) for number, why in ranked_examples(decided, top)["label_first"]]
     count = min(len(random), max(top // 2, top - len(picked)))
     return Review(
         random=tuple(_item(rows, int(number), "random sample", detector) for number in random[:count]),
         chosen=tuple(_item(rows, number, why, detector) for number, why in picked[: top - count]),
         detector=champion,
     )
+
+
+def _newest(habitat: "Habitat", since: int) -> Rows:
+    """The newest rows with examples of the champion and its relatives, with this id or a later one."""
+    parents = {each.id: each.parent for each in habitat.detectors()}
+
+    def first(name: str) -> str:
+        while (parent := parents[name]) is not None:
+            name = parent
+        return name
+
+    relatives = [each for each in parents if first(each) == first(habitat.champion)]
+    with habitat.store.index.reading() as index:
+        query = f"SELECT max(id) FROM answers WHERE detector IN ({', '.join('?' * len(relatives))})"  # noqa: S608 - places
+        last = index.execute(query, relatives).fetchone()[0] or 0
+    rows = habitat.store.rows(after=max(last - LOOKED_AT, since - 1), with_examples=True)
+    return rows.at(np.flatnonzero(np.isin(rows.detector, relatives)))
+
+
+def _decisions(rows: Rows, which: npt.NDArray[np.intp], detector: Detector | None) -> Decisions:
+    """The decisions on some rows: of a detector, or as they were when it is not at hand; then scores serve as margins."""
+    scores, classes = rows.score[which], rows.class_[which]
+    if detector is not None:
+        return Decisions.of(detector, scores.astype(np.float32), classes)
+    return Decisions(scores, classes, ~rows.known[which], np.where(np.isfinite(scores), scores, np.inf))
 
 
 def record_answers(habitat: "Habitat", detector: Detector, answers: Mapping[int, Any], who: str) -> int:
@@ -185,6 +222,7 @@ def _item(rows: Rows, number: int, why: str, detector: Detector) -> Item:
         score=float(rows.score[number]),
         known=bool(rows.known[number]),
         name=str(detector.class_name(int(rows.class_[number]))),
+        detector=str(rows.detector[number]),
     )
 
 
