@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from wildood.evaluate.intervals import Share
+from wildood.evaluate.intervals import CaughtBound
 from wildood.habitat.advice import advice
 from wildood.habitat.calibrate import CalibrationNeed
 from wildood.habitat.judged import JudgedCounts
@@ -47,7 +47,7 @@ def test_unknowns_that_people_have_judged_are_enough_for_a_refresh(now):
 
 def test_a_failed_refresh_is_repeated_unless_most_unknowns_are_caught(now):
     due = {"judged": SOME, "waiting": 900, "enough": 500, "unknowns": 150, "tried": "d0002"}
-    few, most = (Share.of(counts, 0.95) for counts in ((4, 12), (11, 12)))
+    few, most = (CaughtBound.of(counts) for counts in ((4, 12), (11, 12)))
     assert says(now, **due, retry=300, caught=few) == (
         "wait: d0002 is not shown to be better; another refresh is worth while after 300 more answers"
     )

@@ -10,6 +10,7 @@ import torch
 import wildood
 from wildood.data.sources import ArraySource
 from wildood.errors import InputError
+from wildood.evaluate.binomial import lower_limit
 from wildood.evaluate.mixture import unknown_share
 from wildood.habitat import holdout
 from wildood.habitat import refresh as refreshing
@@ -255,6 +256,35 @@ def test_chosen_examples_do_not_measure_drift(habitat, plane, clock):
     assert (now.drift.examples, now.false_alarms, now.judged.chosen) == (0, None, 20)
 
 
+def test_judged_unknowns_of_the_random_sample_bound_what_is_caught(habitat, plane, clock):
+    feed_days(plane, habitat, clock, 1, 2000, share=0.3)
+    ids, truth = np.arange(1, 2001), np.array(list(habitat.truth.values()))
+    evidence, others = ids[(truth < 0) & is_evidence(ids)], ids[(truth < 0) & ~is_evidence(ids)]
+    plane.judge(habitat, [*others[:40], *evidence[:9]])
+    few = habitat.status()
+    assert (few.caught.examples, few.caught.least) == (9, None)
+    assert few.summary["caught"] == (
+        "nothing is promised: 9 judged unknowns of the random sample measure what is caught, 10 are needed"
+    )
+    plane.judge(habitat, evidence)
+    now = habitat.status()
+    caught = int(np.sum(~habitat.store.rows().known[evidence - 1]))
+    assert (now.caught.count, now.caught.examples) == (caught, len(evidence))
+    assert now.caught.least == pytest.approx(lower_limit(caught, len(evidence), 0.05))
+    assert now.to_dict()["caught"]["least"] == now.caught.least
+    assert f"({caught} of {len(evidence)} judged unknowns that measure)" in now.summary["caught"]
+
+
+def test_what_a_detector_from_elsewhere_may_have_trained_on_does_not_measure(habitat, plane, clock, first_detector):
+    feed_days(plane, habitat, clock, 1, 2000, share=0.3)
+    ids, truth = np.arange(1, 2001), np.array(list(habitat.truth.values()))
+    evidence = ids[(truth < 0) & is_evidence(ids)]
+    plane.judge(habitat, evidence)
+    habitat.add(first_detector, parent="d0001", trained_until=1200)
+    habitat.promote(who="ann", force=True)
+    assert habitat.status().caught.examples == np.sum(evidence > 1200)
+
+
 # -- refresh
 
 
@@ -279,7 +309,7 @@ def test_a_challenger_is_trained_compared_and_promoted(habitat, plane, clock, kn
     assert habitat.status().next == "compare: 400 later examples can judge d0002"
     compared = habitat.compare(known["holdout"])
     assert compared.separated
-    assert (compared.later, compared.look) == (400, 1)
+    assert (compared.later, compared.look) == (np.sum(~is_evidence(np.arange(901, 1301))), 1)
     assert compared.result.trained < compared.result.start
     assert habitat.status().next.startswith("promote: d0002")
     promotion = habitat.promote(who="ann", why="it catches more")
@@ -516,7 +546,8 @@ def test_structured_examples_go_round_the_loop(tmp_path, clock):
     assert (made.challenger, made.labelled) == ("d0002", 8 - evidence - is_choice(asked).sum())
     feed(120)
     compared = habitat.compare(holdout, model=Sentences)
-    assert (compared.later, compared.evidence, compared.result is None) == (120, evidence, False)
+    later = np.sum(~is_evidence(np.arange(201, 321)))
+    assert (compared.later, compared.evidence, compared.result is None) == (later, evidence, False)
 
 
 # -- compare
@@ -553,7 +584,7 @@ def test_shadow_scores_compare_where_no_example_is_kept(habitat, plane, clock, k
     answers = Answers([""] * 200, "d0001", scores, classes, shadow["shadow_known"], np.full(200, 0.5), **shadow)
     habitat.store.append(answers, None)
     compared = compare(habitat, first_detector, first_detector, known["holdout"])
-    assert compared.later == 200
+    assert compared.later == np.sum(~is_evidence(np.arange(1, 201)))
     assert compared.result.start == compared.result.trained
 
 

@@ -14,6 +14,7 @@ from wildood.evaluate.metrics import Floats, Scores, accepting_threshold, flat_s
 from wildood.evaluate.thresholds import check_confidence
 
 Counts = npt.NDArray[np.int64]
+FEWEST_UNKNOWN = 10  # with fewer, the bound on what is caught says little: if 9 of 9 are caught, it is 72 %
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,50 @@ class Share(Estimate):
         """Count, share and interval, with the confidence of the interval."""
         return (
             f"{self.count} of {self.examples} ({in_percent(self.value)}; {self.limits} at {100 * confidence:g} % confidence)"
+        )
+
+
+@dataclass(frozen=True)
+class CaughtBound:
+    """A lower bound on the share of unknowns that a detector rejects, by unknown examples that made and chose nothing of it.
+
+    If these are independent draws of the unknowns to come, k of n of them are rejected with k ~ Binomial(n, p), where p is
+    the share asked for. The lower Clopper-Pearson limit of k of n exceeds p with probability at most 1 - confidence,
+    whatever p is, and whatever the unknowns are.
+
+    Attributes:
+        count: how many of the examples are rejected.
+        examples: how many there are.
+        confidence: of the bound, each time that it is read by itself.
+        least: at least this share of unknowns like these is rejected; None if there are fewer than `FEWEST_UNKNOWN`.
+
+    >>> print(CaughtBound.of((18, 20)))
+    at least 71.7 % of unknowns like the judged ones are caught, at 95 % confidence (18 of 20 judged unknowns that measure)
+    >>> print(CaughtBound.of((2, 2)))
+    nothing is promised: 2 judged unknowns of the random sample measure what is caught, 10 are needed
+    """
+
+    count: int
+    examples: int
+    confidence: float
+    least: float | None
+
+    @classmethod
+    def of(cls, caught: npt.NDArray[np.bool_] | tuple[int, int], confidence: float = 0.95) -> "CaughtBound":
+        """That of a mask over unknown examples, or of (count, examples)."""
+        check_confidence(confidence)
+        count, examples = caught if isinstance(caught, tuple) else (int(np.sum(caught)), len(caught))
+        least = lower_limit(count, examples, 1 - confidence) if examples >= FEWEST_UNKNOWN else None
+        return cls(count, examples, confidence, least)
+
+    def __str__(self) -> str:
+        if self.least is None:
+            judged = f"{self.examples} judged unknown{'' if self.examples == 1 else 's'} of the random sample"
+            measure = "measures" if self.examples == 1 else "measure"
+            return f"nothing is promised: {judged} {measure} what is caught, {FEWEST_UNKNOWN} are needed"
+        return (
+            f"at least {in_percent(self.least)} of unknowns like the judged ones are caught, at {100 * self.confidence:g} % "
+            f"confidence ({self.count} of {self.examples} judged unknowns that measure)"
         )
 
 

@@ -51,7 +51,7 @@ def _of_unknowns(now: "Status") -> str:
     """What to do where there are unknowns, and no challenger that could be promoted or compared now."""
     if not now.judged.unknown and not now.judged.random:
         return "review: unknowns are found; see what they are"
-    if now.tried is not None and now.caught is not None and now.caught.low > 0.5:
+    if now.tried is not None and (now.caught.least or 0) > 0.5:
         caught = f"{now.caught.count} of {now.caught.examples} that measure"
         return (
             f'nothing: {now.champion} answers unknowns with "unknown" ({caught}), and {now.tried} is not shown to be better'

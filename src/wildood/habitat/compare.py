@@ -14,7 +14,7 @@ from wildood.errors import InputError
 from wildood.evaluate.intervals import in_percent
 from wildood.evaluate.selection import Comparison, compare_acceptance
 from wildood.evaluate.thresholds import check_confidence
-from wildood.habitat.answers import Floats, Integers
+from wildood.habitat.answers import Floats
 from wildood.habitat.comparison_log import comparisons, record_comparison
 from wildood.habitat.drift import KnownToday, changed_at
 from wildood.habitat.holdout import HoldoutParts
@@ -96,9 +96,9 @@ def compare(
 ) -> ChallengerComparison:
     """Compare the share of later traffic that champion and challenger accept at equal false alarms.
 
-    Later traffic are the rows that neither has trained on. ID examples are judged known evidence that is like known traffic
-    of today; if it is too little for ten false alarms, also the quarter of the holdout that no refresh has seen. After a
-    change of known data, the holdout is left out, and so is traffic from before. The test is that of
+    Later traffic are the rows that neither has trained on, without evidence. ID examples are judged known evidence that is
+    like known traffic of today; if it is too little for ten false alarms, also the quarter of the holdout that no refresh
+    has seen. After a change of known data, the holdout is left out, and so is traffic from before. The test is that of
     `wildood.evaluate.selection`, paired, on the same examples. It is not `fit`'s choice again: other examples decide.
 
     The k-th look at the same two detectors may err with probability (1 - confidence) / (k (k + 1)), and these sum to 1 -
@@ -131,7 +131,7 @@ def compare(
         is_refreshed = "wild" in champion.record.get("habitat", {})  # then the holdout was split as here
         if role_of(champion.record, unseen) and not is_refreshed:
             caveat = f"the holdout took part in making {first}, which can only make {first} look better here"
-    scores = _later_scores(habitat, champion, challenger, (first, second), until, judged.answer[judged.class_ >= 0])
+    scores = _later_scores(habitat, champion, challenger, (first, second), until)
     later, tail = len(scores[0]), alpha * sum(map(len, known))
     missing = _missing(later, tail, alpha, has_holdout=holdout is not None)
     shared: dict[str, Any] = {
@@ -166,17 +166,19 @@ def _later_scores(
     challenger: Detector,
     ids: tuple[str, str],
     until: int,
-    known: Integers,
 ) -> tuple[Floats, Floats]:
-    """The scores that both give later traffic: of its examples, or in their absence those of shadow mode."""
+    """The scores that both give later traffic: of its examples, or in their absence those of shadow mode.
+
+    Evidence is left out: it measures how many unknowns the champion catches, so it must not choose the champion.
+    """
     rows = habitat.store.rows(after=until)
-    is_id = is_evidence(rows.id) & np.isin(rows.id, known)
-    with_example = np.flatnonzero(rows.has_example & ~is_id)
+    compares = ~is_evidence(rows.id)
+    with_example = np.flatnonzero(rows.has_example & compares)
     if len(with_example):
         source = habitat.store.source(rows.id[with_example])
         some = subsample(source, MOST, seed=until)
         return _scores(champion, some), _scores(challenger, some)
-    shadowed = (rows.detector == ids[0]) & (rows.shadow == ids[1]) & ~is_id
+    shadowed = (rows.detector == ids[0]) & (rows.shadow == ids[1]) & compares
     return rows.score[shadowed], rows.shadow_score[shadowed]
 
 

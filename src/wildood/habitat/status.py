@@ -16,7 +16,7 @@ from wildood.data.schema import SchemaError, parse
 from wildood.data.sources import Part
 from wildood.detect.detector import UNKNOWN, Detector, Promise
 from wildood.detect.storage import read_description
-from wildood.evaluate.intervals import Share, in_percent
+from wildood.evaluate.intervals import CaughtBound, Share, in_percent
 from wildood.evaluate.mixture import UnknownShare, unknown_share
 from wildood.habitat.advice import DAY, advice
 from wildood.habitat.answers import Judged, Rows, Windows
@@ -76,7 +76,7 @@ class Status(Summary):
         calibrated: when the champion was made.
         judged: how many answers people have judged.
         false_alarms: of the champion on judged known evidence since its calibration; None if there is none.
-        caught: the share of judged unknown evidence that the champion answers with "unknown"; None if there is none.
+        caught: at least how many unknowns the champion answers with "unknown", by judged unknown evidence.
         drift: whether known scores have changed since the champion's calibration; None if that cannot be tested.
         doubt: whether known scores may have changed: the newest, by themselves, differ from those of the calibration.
         changed: known answers from this id on are like those of today; 0: no change has been found since the holdout.
@@ -105,7 +105,7 @@ class Status(Summary):
     calibrated: float
     judged: JudgedCounts
     false_alarms: Share | None
-    caught: Share | None
+    caught: CaughtBound
     drift: KnownDrift | None
     doubt: bool
     changed: int
@@ -150,8 +150,7 @@ class Status(Summary):
         }
         if self.false_alarms is not None:
             lines["false alarms"] = f"{self.false_alarms.text(0.95)} of the known ones that measure"
-        if self.caught is not None:
-            lines["caught"] = f"{self.caught.text(0.95)} of the unknown ones that measure"
+        lines["caught"] = str(self.caught)
         if self.drift is not None:
             lines["drift"] = str(self.drift)
         if self.compared is not None:
@@ -214,7 +213,7 @@ def status(habitat: "Habitat", detector: Detector, *, error: float = ERROR) -> S
         calibrated=entries[champion].time,
         judged=JudgedCounts.of(judged),
         false_alarms=false_alarms,
-        caught=_caught(judged, detector, today.since),
+        caught=_caught(habitat, judged, detector, today.since),
         drift=today.drift,
         doubt=today.doubt,
         changed=today.since,
@@ -233,12 +232,22 @@ def status(habitat: "Habitat", detector: Detector, *, error: float = ERROR) -> S
     return replace(found, next=advice(found, counts))
 
 
-def _caught(judged: Judged, detector: Detector, since: int) -> Share | None:
-    """How many of the unknown ones that measure, since the last change, the champion answers with "unknown"."""
+def _caught(habitat: "Habitat", judged: Judged, detector: Detector, since: int) -> CaughtBound:
+    """What unknown ones that measure, since the last change, say about how many unknowns the champion catches.
+
+    No refresh trains on them, and no comparison reads them. A detector that was made elsewhere may have trained on all up to
+    its `trained_until`: these are left out, for it and for its descendants.
+    """
+    entries = {each.id: each for each in habitat.detectors()}
+    name: str | None = habitat.champion
+    while name is not None:
+        if entries[name].trained_until >= since and "wild" not in _made(habitat, name):
+            since = entries[name].trained_until + 1
+        name = entries[name].parent
     places = np.flatnonzero((is_evidence(judged.answer) & (judged.answer >= since))[judged.class_ < 0])[-MOST:]
     if judged.unknown is None or not len(places):
-        return None
-    return Share.of(detector.predict(Part(judged.unknown, torch.from_numpy(places))) == UNKNOWN, 0.95)
+        return CaughtBound.of((0, 0))
+    return CaughtBound.of(detector.predict(Part(judged.unknown, torch.from_numpy(places))) == UNKNOWN)
 
 
 def _last_try(habitat: "Habitat", start: int, since: int) -> tuple[str | None, int]:
@@ -247,7 +256,7 @@ def _last_try(habitat: "Habitat", start: int, since: int) -> tuple[str | None, i
     tries = [
         each
         for each in habitat.detectors()
-        if each.id not in champions and each.trained_until > start and _changed_at(habitat, each.id) == since
+        if each.id not in champions and each.trained_until > start and int(_made(habitat, each.id).get("since", 0)) == since
     ]
     if not tries:
         return None, 0
@@ -260,10 +269,10 @@ def _last_answer(habitat: "Habitat") -> int:
         return int(index.execute("SELECT max(id) FROM answers").fetchone()[0] or 0)
 
 
-def _changed_at(habitat: "Habitat", detector: str) -> int:
-    """`changed_at` of a detector that is not loaded."""
+def _made(habitat: "Habitat", detector: str) -> dict[str, Any]:
+    """What the record of a detector that is not loaded says of the habitat."""
     made: Any = read_description(habitat.directory(detector))["record"].get("habitat", {})
-    return int(made.get("since", 0))
+    return dict(made)
 
 
 def look(

@@ -243,6 +243,7 @@ class View:
             items["measured"] = f"{status.false_alarms.text(0.95)} of those that measure since the calibration are rejected"
         if status.drift is not None:
             items["drift"] = str(status.drift)
+        items["unknowns"] = str(status.caught)
         items["judged unknown"] = f"{judged.unknown:,}"
         return items
 
