@@ -23,7 +23,7 @@ def now(plane_habitat):
 
 
 def says(now, **changes):
-    return advice(replace(now, **changes), changes.get("judged", NOTHING))
+    return advice(replace(now, **{"people": changes.get("judged", NOTHING).random_unknown} | changes))
 
 
 def test_doubt_about_known_scores_asks_for_answers_before_anything_is_trained_or_promoted(now):
@@ -37,11 +37,14 @@ def test_doubt_about_known_scores_asks_for_answers_before_anything_is_trained_or
 def test_unknowns_that_people_have_judged_are_enough_for_a_refresh(now):
     """After a calibration on few examples, the test of the traffic can find hardly anything."""
     due = {"judged": SOME, "waiting": 900, "enough": 500}
-    assert says(now, **due, unknowns=150) == "refresh: unknowns are found, and 900 examples are collected"
+    assert says(now, **due, unknowns=150) == "refresh: people have found unknowns, and 900 examples are collected"
     assert (
-        says(now, **due, unknowns=60) == "wait: unknowns are found; a refresh needs 100 of them, and about 60 are collected"
+        says(now, **due, unknowns=60)
+        == "wait: people have found unknowns; a refresh needs 100 of them, and about 60 are collected"
     )
-    assert says(now, **due, unknowns=150, missing=40).startswith("review: unknowns are found; a refresh needs 40 more known")
+    assert says(now, **due, unknowns=150, missing=40).startswith(
+        "review: people have found unknowns; a refresh needs 40 more known"
+    )
     assert says(now, **due | {"judged": replace(SOME, random_unknown=9)}, unknowns=150) == "nothing"
 
 

@@ -88,6 +88,26 @@ def test_unknowns_are_found_and_the_finding_stands(habitat, plane, clock):
     assert habitat.status().found
 
 
+def test_what_people_have_found_is_said_beside_a_test_that_begins_anew(habitat, plane, clock, first_detector):
+    feed_days(plane, habitat, clock, 2, 400, share=0.3)
+    ids, truth = np.arange(1, 801), np.array(list(habitat.truth.values()))
+    people = int(np.sum(truth[is_random(ids)] < 0))
+    plane.judge(habitat, ids[is_random(ids)])
+    assert habitat.status().found
+    habitat.add(first_detector, parent="d0001", trained_until=0)
+    habitat.promote(who="ann", force=True)
+    now = habitat.status()
+    assert people >= 10
+    assert (now.found, now.found_by_people, now.people) == (False, True, people)
+    assert now.summary["unknown"] == (
+        f"not tested yet: the test begins anew with d0002; people have called {people} answers of the random sample unknown"
+    )
+    assert now.next.startswith("refresh: people have found unknowns, and 800 examples")
+    feed_days(plane, habitat, clock, 1, 30)
+    assert habitat.status().summary["unknown"].startswith("no unknowns are found in 1 look at 30 rows")
+    assert habitat.status().summary["unknown"].endswith(f"people have called {people} answers of the random sample unknown")
+
+
 def test_closed_days_outlive_their_rows(habitat, plane, clock):
     feed_days(plane, habitat, clock, 3, 200, share=0.3)
     before = habitat.status()

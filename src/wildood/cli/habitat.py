@@ -51,7 +51,7 @@ ALLOWED = {
 class HabitatOptions:
     """How a detector in service is, and its successor.
 
-    The exit code of status is 3 if unknowns are found.
+    The exit code of status is 3 if its test finds unknowns.
 
     Attributes:
         action: status: traffic, unknowns, the promise, what to do next. calibrate: set the champion's threshold by known

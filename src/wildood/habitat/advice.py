@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from wildood.habitat.drift import BLOCK
-from wildood.habitat.judged import JudgedCounts
 from wildood.habitat.summary import count_text
 
 if TYPE_CHECKING:
@@ -16,8 +15,8 @@ SOME_UNKNOWN = 10  # answers of the random sample judged unknown that show unkno
 ENOUGH_UNKNOWN = 100  # unknowns among the collected rows: with fewer, training is seldom shown to help
 
 
-def advice(now: "Status", since_change: JudgedCounts) -> str:
-    """What to do, in one line; the first that is due. `since_change` counts the judgements since the last change."""
+def advice(now: "Status") -> str:
+    """What to do, in one line; the first that is due."""
     challenger, compared, need = now.challenger, now.compared, now.calibration
     is_worse = compared is not None and not compared.get("separated")
     if not any(day.seen for day in now.days):
@@ -36,7 +35,7 @@ def advice(now: "Status", since_change: JudgedCounts) -> str:
             return f"wait: {count_text(missing, 'more example')} of later traffic before {challenger} is compared"
         if compared is None or not now.again:
             return f"compare: {count_text(now.later, 'later example')} can judge {challenger}"
-    if now.found or since_change.random_unknown >= SOME_UNKNOWN:
+    if now.found or now.found_by_people:
         return _of_unknowns(now)
     if challenger is not None and compared is not None:
         return f"wait: {challenger} is not shown to be better; compare again after {_answers(now.again)}"
@@ -49,8 +48,9 @@ def advice(now: "Status", since_change: JudgedCounts) -> str:
 
 def _of_unknowns(now: "Status") -> str:
     """What to do where there are unknowns, and no challenger that could be promoted or compared now."""
+    found = "unknowns are found" if now.found else "people have found unknowns"
     if not now.judged.unknown and not now.judged.random:
-        return "review: unknowns are found; see what they are"
+        return f"review: {found}; see what they are"
     if now.tried is not None and (now.caught.least or 0) > 0.5:
         caught = f"{now.caught.count} of {now.caught.examples} that measure"
         return (
@@ -60,13 +60,13 @@ def _of_unknowns(now: "Status") -> str:
         return f"wait: {now.tried} is not shown to be better; another refresh is worth while after {_answers(now.retry)}"
     if now.waiting < now.enough:
         missing = count_text(now.enough - now.waiting, "more example")
-        return f"wait: unknowns are found; a refresh needs {missing}"
+        return f"wait: {found}; a refresh needs {missing}"
     if now.unknowns < ENOUGH_UNKNOWN:
-        return f"wait: unknowns are found; a refresh needs {ENOUGH_UNKNOWN} of them, and about {now.unknowns} are collected"
+        return f"wait: {found}; a refresh needs {ENOUGH_UNKNOWN} of them, and about {now.unknowns} are collected"
     if now.missing:
-        return f"review: unknowns are found; a refresh needs {_known_answers(now.missing)} of the random sample, about"
+        return f"review: {found}; a refresh needs {_known_answers(now.missing)} of the random sample, about"
     before = "" if now.tried is None else f"; {now.tried} was not shown to be better"
-    return f"refresh: unknowns are found, and {count_text(now.waiting, 'example')} are collected{before}"
+    return f"refresh: {found}, and {count_text(now.waiting, 'example')} are collected{before}"
 
 
 def _answers(count: int) -> str:

@@ -18,7 +18,7 @@ from wildood.detect.detector import UNKNOWN, Detector, Promise
 from wildood.detect.storage import read_description
 from wildood.evaluate.intervals import CaughtBound, Share, in_percent
 from wildood.evaluate.mixture import UnknownShare, unknown_share
-from wildood.habitat.advice import DAY, advice
+from wildood.habitat.advice import DAY, SOME_UNKNOWN, advice
 from wildood.habitat.answers import Judged, Rows, Windows
 from wildood.habitat.calibrate import CalibrationNeed
 from wildood.habitat.comparison_log import latest_comparison
@@ -75,6 +75,7 @@ class Status(Summary):
         promise: of the champion, as text.
         calibrated: when the champion was made.
         judged: how many answers people have judged.
+        people: how many answers of the random sample, since the last change of known data, people have called unknown.
         false_alarms: of the champion on judged known evidence since its calibration; None if there is none.
         caught: at least how many unknowns the champion answers with "unknown", by judged unknown evidence.
         drift: whether known scores have changed since the champion's calibration; None if that cannot be tested.
@@ -104,6 +105,7 @@ class Status(Summary):
     promise: str
     calibrated: float
     judged: JudgedCounts
+    people: int
     false_alarms: Share | None
     caught: CaughtBound
     drift: KnownDrift | None
@@ -127,6 +129,20 @@ class Status(Summary):
         return self.looks is not None and self.looks.found
 
     @property
+    def found_by_people(self) -> bool:
+        """Whether people have: the test begins anew with each champion and each threshold, what they said stays."""
+        return self.people >= SOME_UNKNOWN
+
+    @property
+    def unknowns_text(self) -> str:
+        """What the test and people have found, in one line."""
+        test = self.untested or str(self.looks)
+        if self.looks is not None and not self.looks.values:
+            test = f"not tested yet: the test begins anew with {self.champion}"
+        found = f"{count_text(self.people, 'answer')} of the random sample"
+        return test + (f"; people have called {found} unknown" if self.people else "")
+
+    @property
     def summary(self) -> dict[str, str]:
         """The status in lines."""
         seen, unknown, sampled, dropped = (
@@ -139,7 +155,7 @@ class Status(Summary):
             "champion": f"{self.champion}, for {days_text(self.time - self.since)}",
             "challenger": self.challenger or "none",
             "traffic": f"{count_text(seen, 'answer')}{rejected}; {sampled:,} kept, {dropped:,} dropped",
-            "unknown": self.untested or str(self.looks),
+            "unknown": self.unknowns_text,
             "recent": self.untested or (str(self.recent) if self.recent else "no rows of the champion yet"),
             "promise": f"{self.promise}; {days_text(self.time - self.calibrated)} old",
             "judged": (
@@ -212,6 +228,7 @@ def status(habitat: "Habitat", detector: Detector, *, error: float = ERROR) -> S
         promise=detector.promise_text,
         calibrated=entries[champion].time,
         judged=JudgedCounts.of(judged),
+        people=counts.random_unknown,
         false_alarms=false_alarms,
         caught=_caught(habitat, judged, detector, today.since),
         drift=today.drift,
@@ -229,7 +246,7 @@ def status(habitat: "Habitat", detector: Detector, *, error: float = ERROR) -> S
         again=again,
         next="",
     )
-    return replace(found, next=advice(found, counts))
+    return replace(found, next=advice(found))
 
 
 def _caught(habitat: "Habitat", judged: Judged, detector: Detector, since: int) -> CaughtBound:

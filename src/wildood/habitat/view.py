@@ -193,6 +193,9 @@ class View:
         error = f"{100 * status.looks.error:g} %"
         if status.found:
             return f"Unknowns are found: {least}. The test over all days errs with probability {error} at most."
+        if status.found_by_people:
+            people = f"People have called {count_text(status.people, 'answer')} of the random sample unknown."
+            return f"{people} The test, which begins anew with each champion, has not found unknowns yet."
         if status.recent.bound > 0:
             return f"Now {least}, at 95 % confidence. The test over all days has not found unknowns yet."
         return f"No unknowns are found. The test over all days errs with probability {error} at most."
