@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from html import unescape
 
 import numpy as np
 import pytest
@@ -112,6 +113,15 @@ def test_a_new_habitat_says_what_to_do(open_page):
         "No recorded examples yet", "d0001 has no challenger", "wildood habitat refresh",
     ):  # fmt: skip
         assert hint in says, hint
+
+
+def test_commands_name_the_model_where_one_is_needed(habitat, detector):
+    served = served_of(detector)
+    for model, ends in ((None, "refresh h"), ("my models:build", "refresh h --model 'my models:build'")):
+        with TestClient(build_app_of(Dashboard(habitat, lambda: served, model=model))) as client:
+            shown = unescape(plain(parts(client)["challenger"]))
+        assert ends.replace("refresh h", f"wildood habitat refresh {habitat.path}") in shown
+        assert ("--model" in shown) == (model is not None)
 
 
 def test_the_page_shows_traffic_promise_and_history(open_page, habitat, detector):

@@ -215,6 +215,7 @@ def serving_of(options: ServeOptions) -> "Serving":
         token=token,
         open_metrics=options.open_metrics,
         hosts=LOOPBACK if token is None and options.host in LOOPBACK else None,
+        model=options.model,
     )
 
 

@@ -122,7 +122,7 @@ def calibrate(
         logger.warning("by class was NOT done, one threshold is for all classes: %s", error)
         champion.calibrate_on(source, promise)
         champion.record["not_by_class"] = str(error)
-    about = {"parent": former, "calibrated on": "judged known examples", "measured": int(last)}
+    about = {"parent": former, "calibrated on": "judged known examples", "measured": int(last), "forced": not need.why}
     since = today.since if before.unseen else max(today.since, int(first))
     champion.record["habitat"] = champion.record.get("habitat", {}) | about | {"since": since}
     why = why or need.why or "by force"

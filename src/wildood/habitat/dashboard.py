@@ -78,10 +78,13 @@ class Dashboard:
         habitat: what it shows.
         served: tells which detector answers now.
         token: what must be known to see it; None: nothing.
+        model: "module:function" that commands need as --model; None: they need none.
     """
 
-    def __init__(self, habitat: Habitat, served: "Callable[[], Served]", token: bytes | None = None) -> None:
-        self.habitat, self.access = habitat, Access(token)
+    def __init__(
+        self, habitat: Habitat, served: "Callable[[], Served]", token: bytes | None = None, model: str | None = None
+    ) -> None:
+        self.habitat, self.access, self._model = habitat, Access(token), model
         self._served = served
         self._of = ""  # the detector that the following are about
         self._status = Remembered(lambda: status(habitat, served().detector), least=5.0)
@@ -134,7 +137,10 @@ class Dashboard:
         shown = self._shown(request)
         served, state, waiting = self._look()
         course = self._courses[shown.span].get()
-        view = View.of(self.habitat, served.detector, served.names, self.habitat.champion, state, waiting, shown, course)
+        promoted = self.habitat.champion
+        view = View.of(
+            self.habitat, served.detector, served.names, promoted, state, waiting, shown, course, model=self._model
+        )
         if not view.queue and waiting.items:
             self._review.forget()
         macros: Any = _environment().get_template("parts.html").module

@@ -1,6 +1,9 @@
 """A challenger: `fit` on what the habitat has collected, with the champion's model, method and schedule."""
 
+import logging
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +41,30 @@ if TYPE_CHECKING:
 
 RUN, FROZEN, TRAFFIC = "refresh", "frozen.npz", "traffic"
 Integers = npt.NDArray[np.int64]
+FORCED = (
+    "the champion's threshold was set by judged known answers, by force; the challenger's is of the holdout again: to keep "
+    "the former, calibrate by force once it is promoted"
+)
+_REVIEW = "more known answers of the random sample (wildood habitat review)"
+_ADVICE = (  # what `fit` advises, and what a refresh has in its place
+    ("known examples of today as fresh= (--fresh) would help", f"{_REVIEW} would help"),
+    ("give known examples of today as fresh= (--fresh)", f"give {_REVIEW}"),
+    (", or keep='last' (--keep last)", ""),
+    ("a larger alpha (--alpha)", "a larger alpha= (in Python)"),
+    ("give others, or no holdout", "give others"),
+    (" or more wild data", " or collect more traffic"),
+    ("give wild data with some unknowns, or more of it", "collect more traffic"),
+    (": name the submodule whose output are the features with features= (--features)", ""),
+    ("frozen (--frozen) needs an nn.Linear: leave it out", "give another method (--method)"),
+    (
+        (
+            "say how they become model input, with input=InputSpec(mean=..., std=...) in Python or --mean and --std on the "
+            "command line, as the model was trained (wildood pretrain wrote them to its settings.toml); or "
+        ),
+        "",
+    ),
+    ("leave frozen (--frozen) out", "give another method (--method)"),
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -185,6 +212,7 @@ def refresh(
         rows, wild = _frozen_rows(habitat, champion, parent, alpha, promise.confidence, restart=restart)
         judged = _as_frozen(habitat.store.judged(), rows)
         measured = measured_until(champion)
+        is_undone = not rows.since and bool(champion.record.get("habitat", {}).get("forced"))
         if rows.since:
             changed = ChangedParts.of(judged, KnownToday.of(judged, champion), rows.since, alpha, promise.confidence)
             halves, fresh_mask, measured = changed.halves, changed.fresh, changed.measured
@@ -192,19 +220,21 @@ def refresh(
         else:
             parts = HoldoutParts.of(unseen)
             halves, calibrated_on = SplitHoldout(unseen, parts.choice.indices, parts.threshold.indices), "holdout"
-            check_holdout_size(len(parts.threshold), alpha, promise.confidence)
+            with _advising():
+                check_holdout_size(len(parts.threshold), alpha, promise.confidence)
             fresh_mask = trains(judged.answer) & (judged.class_ >= 0)
             fresh_mask &= fresh_mask.sum() >= TAIL / alpha
         fresh = known_part(judged, fresh_mask)
         more = known_part(judged, ~fresh_mask & ~is_evidence(judged.answer) & ~is_choice(judged.answer))
         together = known if more is None else _concatenated(known, more)
-        detector = fit(
-            model, together, wild, halves, fresh=fresh, method=method, schedule=schedule, alpha=alpha,
-            confidence=promise.confidence, by_class=promise.by_class, input=spec, features=_features(champion),
-            forward=champion.classifier.call, frozen=bool(champion.record.get("frozen", False)),
-            precision=champion.record.get("precision", "float32"), allow_duplicates=allow_duplicates,
-            run_dir=directory / "run", seed=seed, verbose=verbose,
-        )  # fmt: skip
+        with _advising():
+            detector = fit(
+                model, together, wild, halves, fresh=fresh, method=method, schedule=schedule, alpha=alpha,
+                confidence=promise.confidence, by_class=promise.by_class, input=spec, features=_features(champion),
+                forward=champion.classifier.call, frozen=bool(champion.record.get("frozen", False)),
+                precision=champion.record.get("precision", "float32"), allow_duplicates=allow_duplicates,
+                run_dir=directory / "run", seed=seed, verbose=verbose,
+            )  # fmt: skip
         detector.tokenizer = champion.tokenizer
         detector.record |= {name: champion.record[name] for name in ("text",) if name in champion.record}
         detector.record |= {"classes": list(names)} if names else {}
@@ -224,8 +254,36 @@ def refresh(
         calibrated_on=calibrated_on,
         promise=detector.promise_text,
         helped=not detector.record.get("assessment", {}).get("start_kept", False),
-        warnings=tuple(warnings_of(detector.record)),
+        warnings=(*map(_advised, warnings_of(detector.record)), *((FORCED,) if is_undone else ())),
     )
+
+
+class _Advised(logging.Filter):
+    """Rewords what `fit` logs."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep the record, with the advice of a refresh."""
+        record.msg, record.args = _advised(record.getMessage()), None
+        return True
+
+
+@contextmanager
+def _advising() -> Iterator[None]:
+    """What `fit` logs and raises advises what a refresh has: it has fewer options, and its own data."""
+    advised = _Advised()
+    logger.addFilter(advised)
+    try:
+        yield
+    except InputError as error:
+        raise type(error)(_advised(str(error))) from error
+    finally:
+        logger.removeFilter(advised)
+
+
+def _advised(text: str) -> str:
+    for of_fit, of_refresh in _ADVICE:
+        text = text.replace(of_fit, of_refresh)
+    return text
 
 
 def recorded_method(champion: Detector) -> Method:

@@ -73,6 +73,7 @@ class Serving:
         open_metrics: whether /metrics needs no token.
         hosts: the names by which the server may be called; None: any.
         body_seconds: that a client may take to send its body.
+        model: what --model named, for the commands that the page shows.
     """
 
     name: str = "wildood"
@@ -84,6 +85,7 @@ class Serving:
     open_metrics: bool = False
     hosts: frozenset[str] | None = None
     body_seconds: float = 30.0
+    model: str | None = None
 
 
 class Service:
@@ -377,7 +379,8 @@ def _page(service: Service) -> list[Route]:
     """The routes of the habitat's page."""
     if service.habitat is None:
         return [Route("/", service.no_page)]
-    return Dashboard(service.habitat, lambda: service.follower.served, service.settings.token).routes()
+    settings = service.settings
+    return Dashboard(service.habitat, lambda: service.follower.served, settings.token, settings.model).routes()
 
 
 def _json(value: Any, status: int = 200) -> Response:

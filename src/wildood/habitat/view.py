@@ -71,6 +71,7 @@ class View:
         detector: the champion.
         names: of its classes.
         promoted: the id of the champion in the index, which this server answers with once it is loaded.
+        model: what commands need as --model; None: they need none.
     """
 
     habitat: Habitat
@@ -83,6 +84,7 @@ class View:
     now: float
     course: Course
     latest: Latest
+    model: str | None
 
     @classmethod
     def of(
@@ -95,11 +97,13 @@ class View:
         waiting: Review,
         shown: Shown,
         course: Course,
+        *,
+        model: str | None = None,
     ) -> "View":
         """The present view."""
         now = latest_time(habitat)
         last = latest(habitat, status.champion, detector)
-        return cls(habitat, detector, names, promoted, status, waiting, shown, now, course, last)
+        return cls(habitat, detector, names, promoted, status, waiting, shown, now, course, last, model)
 
     @property
     def traffic(self) -> Traffic:
@@ -112,7 +116,7 @@ class View:
     def next(self) -> dict[str, str]:
         """What to do next: the kind, the sentence, where on this page it is done, or the command that does it."""
         kind, _, rest = self.status.next.partition(": ")
-        command = f"wildood habitat {kind} {quote(str(self.habitat.path))}" if kind in _COMMANDS else ""
+        command = self.command(kind) if kind in _COMMANDS else ""
         return {"kind": kind, "says": printable(rest), "link": _ACTIONS.get(kind, ""), "command": command}
 
     @property
@@ -397,7 +401,8 @@ class View:
 
     def command(self, name: str) -> str:
         """What to type."""
-        return f"wildood habitat {name} {quote(str(self.habitat.path))}"
+        model = "" if self.model is None else f" --model {quote(self.model)}"
+        return f"wildood habitat {name} {quote(str(self.habitat.path))}{model}"
 
     @property
     def history(self) -> list[dict[str, Any]]:
