@@ -114,6 +114,47 @@ def test_a_full_queue_refuses_and_recovers(model):
     assert asyncio.run(run()) == ([2, 4, 6], 10)
 
 
+def test_several_jobs_are_taken_together_or_not_at_all(model):
+    async def run():
+        batcher = Batcher(model, size=8, wait=60, queue=4)
+        waiting = asyncio.ensure_future(batcher.submit_all(None, [(column(2), "a"), (column(3, 4), "b")]))
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFullError):
+            await batcher.submit_all(None, [(column(5), "c"), (column(6), "d")])
+        assert batcher.waiting == 3
+        await asyncio.to_thread(batcher.close)
+        return [each.values.flatten().tolist() for each, _ in await waiting]
+
+    assert asyncio.run(run()) == [[4], [6, 8]]
+    assert model.batches == [[2, 3, 4]]
+
+
+def test_one_of_several_jobs_that_fails_fails_all(model):
+    async def run():
+        batcher = Batcher(model, wait=0)
+        with pytest.raises(ValueError, match="negative"):
+            await batcher.submit_all(None, [(column(7), "e"), (column(-1), "f"), (column(-2), "g")])
+        await asyncio.to_thread(batcher.close)
+
+    asyncio.run(run())
+
+
+def test_a_probe_is_a_batch_of_its_own_that_nobody_is_told_of(model):
+    told = []
+
+    async def run():
+        batcher = Batcher(model, lambda _, batch, *__: told.append(len(batch)), wait=0.05)
+        probe, *_ = await asyncio.gather(
+            batcher.probe(None, column(1)), batcher.submit(None, column(2)), batcher.submit(None, column(3))
+        )
+        await asyncio.to_thread(batcher.close)
+        return probe.values.item()
+
+    assert asyncio.run(run()) == 2
+    assert sorted(model.batches) == [[1], [2, 3]]
+    assert told == [2]
+
+
 def test_closing_answers_what_waits_and_refuses_what_comes(model):
     async def run():
         batcher = Batcher(model, size=8, wait=60)

@@ -22,6 +22,7 @@ from wildood.habitat.protocol import (
     parse_json,
     predict_response,
     read_event,
+    read_events,
 )
 
 RNG = np.random.default_rng(0)
@@ -298,6 +299,35 @@ def test_cloud_events_are_read_in_both_modes(vectors):
     assert binary == structured == encoded
     assert binary.id == "7"
     assert collected_request(binary.content, vectors).tolist() == [[1.0, 2.0]]
+
+
+def test_a_batch_holds_events_in_structured_mode():
+    events = [EVENT | {"id": f"{number}", "data": [[number]]} for number in range(3)]
+    events.insert(1, {**EVENT, "type": "org.kubeflow.serving.inference.response", "data": {}})
+    headers = {"content-type": "application/cloudevents-batch+json; charset=utf-8"}
+    read = read_events(bytearray(json.dumps(events).encode()), headers)
+    assert [(each.id, each.content) for each in read] == [("0", [[0]]), ("1", [[1]]), ("2", [[2]])]
+    assert read_events(bytearray(b"[]"), headers) == []
+    for wrong, message in (
+        ({}, "is no JSON list"),
+        ([events[0], 5], "event 1 of the batch: the CloudEvent is no JSON object"),
+        ([events[0], EVENT | {"specversion": "0.3"}], "event 1 of the batch: .*specversion"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_events(bytearray(json.dumps(wrong).encode()), headers)
+
+
+def test_events_in_other_formats_are_refused():
+    for media in ("application/cloudevents+protobuf", "application/cloudevents-batch+avro", "application/cloudevents"):
+        with pytest.raises(InputError, match="CloudEvents are not read as"):
+            read_events(bytearray(b"{}"), {"content-type": media})
+
+
+def test_attributes_in_headers_are_decoded():
+    headers = {f"ce-{name}": value for name, value in EVENT.items()} | {"ce-id": "a%20b"}
+    assert read_event(bytearray(b"[[1]]"), headers).id == "a b"
+    with pytest.raises(InputError, match="printable ASCII"):
+        read_event(bytearray(b"[[1]]"), headers | {"ce-id": "a%0ab"})
 
 
 def test_events_of_answers_are_ignored_and_other_events_refused():

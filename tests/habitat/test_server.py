@@ -225,6 +225,15 @@ def test_a_model_that_always_fails_is_the_servers_fault(caplog):
     assert (failed.status_code, is_one_line(failed), "secret" in failed.text) == (500, True, False)
 
 
+def test_the_blank_example_that_finds_who_is_to_blame_is_not_counted():
+    service = service_of(detector_of(model=Broken()))
+    with TestClient(build_app(service)) as client:
+        assert client.post(PREDICT, json=[[1000, 0, 0, 0]]).status_code == 400
+        counted = service.metrics.text().decode()
+    assert "wildood_decisions_total{" not in counted
+    assert "wildood_batch_examples_count 0.0" in counted
+
+
 def test_limits_of_bodies_and_examples(detector):
     with TestClient(build_app(service_of(detector, limits=Limits(body=400, examples=3)))) as client:
         declared = client.post(PREDICT, content=b" " * 401)
@@ -416,6 +425,27 @@ def test_traffic_of_another_server_is_collected(world):
     assert world.rows().request.tolist()[:2] == ["7", "7"]
     refused = world.client.post("/collect", json=[1], headers=event | {"ce-type": "<b>"})
     assert (refused.status_code, is_one_line(refused)) == (400, True)
+
+
+def test_a_batch_of_events_is_collected_as_a_whole_or_not_at_all(world):
+    event = {"specversion": "1.0", "type": "org.kubeflow.serving.inference.request", "source": "k"}
+    headers = {"Content-Type": "application/cloudevents-batch+json"}
+
+    def send(*values):
+        events = [event | {"id": f"e{number}", "data": value} for number, value in enumerate(values)]
+        return world.client.post("/collect", content=json.dumps(events), headers=headers)
+
+    for wrong in (send(X[:1].tolist(), [[1]]), send(X[:1].tolist(), None), send(X[:200].tolist(), *5 * [X[:60].tolist()])):
+        assert (wrong.status_code, is_one_line(wrong)) == (400, True)
+    answer = send(X[:1].tolist(), {"instances": X[1:3].tolist()}, {"inputs": [tensor(X[3:4])]})
+    assert (answer.status_code, answer.json()) == (202, {"collected": 4, "detector": "d0001"})
+    assert send().json() == {"collected": 0}
+    world.until(lambda: len(world.rows()) == 4)
+    rows = world.rows()
+    assert rows.request.tolist() == ["e0", "e1", "e1", "e2"]
+    stored = world.habitat.store.source(rows.id).gather(torch.arange(4))[0]
+    assert np.array_equal(stored.numpy(), X[:4])
+    assert world.habitat.store.windows().seen.sum() == 4
 
 
 def test_a_server_without_a_habitat_does_not_collect(client):

@@ -39,13 +39,15 @@ class Job(Generic[Model]):
     examples: Raw
     future: "asyncio.Future[tuple[Model, Result]]"
     tag: object = None  # what the caller wants to know of it when it is done
+    is_probe: bool = False
     count: int = 0
     shapes: tuple[object, ...] = ()
     arrived: float = field(default_factory=perf_counter)
 
     def __post_init__(self) -> None:
         self.count = batch_length(self.examples)
-        self.shapes = (id(self.model), *((tensor.shape[1:], tensor.dtype) for tensor in tensors_of(self.examples)))
+        own = id(self) if self.is_probe else None  # no other job is like a probe
+        self.shapes = (id(self.model), own, *((tensor.shape[1:], tensor.dtype) for tensor in tensors_of(self.examples)))
 
 
 class Batcher(Generic[Model, ResultT]):
@@ -85,19 +87,39 @@ class Batcher(Generic[Model, ResultT]):
 
     async def submit(self, model: Model, examples: Raw, tag: object = None) -> tuple[ResultT, float]:
         """The result for some examples, and the seconds that they waited for the model."""
-        job = Job(model, examples, asyncio.get_running_loop().create_future(), tag)
+        (result,) = await self.submit_all(model, [(examples, tag)])
+        return result
+
+    async def submit_all(self, model: Model, parts: Sequence[tuple[Raw, object]]) -> list[tuple[ResultT, float]]:
+        """The same for several, each with its tag: all of them are taken, or none."""
+        loop = asyncio.get_running_loop()
+        return await self._submitted([Job(model, examples, loop.create_future(), tag) for examples, tag in parts])
+
+    async def probe(self, model: Model, examples: Raw) -> ResultT:
+        """The result for examples that nobody has sent: they are a batch of their own, of which `done` is not told."""
+        job = Job(model, examples, asyncio.get_running_loop().create_future(), is_probe=True)
+        return (await self._submitted([job]))[0][0]
+
+    async def _submitted(self, jobs: list[Job[Model]]) -> list[tuple[ResultT, float]]:
+        count = sum(job.count for job in jobs)
         with self._changed:
             if self._closed:
                 raise ClosedError
-            if self.waiting + job.count > self.queue and self.waiting:
+            if self.waiting + count > self.queue and self.waiting:
                 raise QueueFullError
-            self.waiting += job.count
-            self._jobs.append(job)
-            self._alike[job.shapes] += job.count
+            self.waiting += count
+            for job in jobs:
+                self._jobs.append(job)
+                self._alike[job.shapes] += job.count
             if self._idle or self._alike[self._jobs[0].shapes] >= self.size:
                 self._changed.notify()
-        result: tuple[ResultT, float] = await job.future  # type: ignore[assignment]
-        return result
+        if len(jobs) > 1:
+            done, _ = await asyncio.wait([job.future for job in jobs])
+            errors = [error for each in done if (error := each.exception()) is not None]  # of all: asyncio logs what is left
+            if errors:
+                raise errors[0]
+        results: list[tuple[ResultT, float]] = [await job.future for job in jobs]  # type: ignore[misc]
+        return results
 
     def close(self) -> None:
         """Take nothing new, answer what waits, and end the thread."""
@@ -169,7 +191,8 @@ class Batcher(Generic[Model, ResultT]):
             parts.append((result.part(first, job.count), started - job.arrived))
             first += job.count
         _finish(jobs, parts)
-        self._done(model, batch, result, jobs)
+        if not jobs[0].is_probe:
+            self._done(model, batch, result, jobs)
 
 
 def _finish(jobs: list[Job[Model]], results: Sequence[object]) -> None:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import wildood
 from wildood.habitat.examples import DATATYPES, ExampleReader, Limits
+from wildood.habitat.protocol import BATCH, REQUEST_EVENT, RESPONSE_EVENT
 
 if TYPE_CHECKING:
     from wildood.habitat.server import Serving
@@ -33,7 +34,8 @@ _HEADER_LENGTH: Final = {
     "description": "Bytes of the JSON before binary tensors.",
     "schema": {"type": "integer", "minimum": 0},
 }
-_REQUEST_ID: Final = {
+_EVENT_TYPE: Final = {"type": "string", "enum": [REQUEST_EVENT, RESPONSE_EVENT]}
+_REQUEST_ID: Final[dict[str, Any]] = {
     "name": "X-Request-Id",
     "in": "header",
     "description": "The request's id, recorded with its examples.",
@@ -64,16 +66,21 @@ def description(settings: "Serving", reader: ExampleReader, *, secured: bool) ->
         "/collect": {"post": _collect(body)},
         "/metrics": {"get": _text("Counters for Prometheus", everywhere)},
         "/openapi.json": {"get": _get("This description", None, everywhere)},
+        "/": {"get": _page()},
     }
     for path, item in paths.items():
         operation = item.get("get") or item["post"]
-        operation["operationId"] = "_".join(part.strip("{}").removesuffix(".json") for part in path.split("/") if part)
+        parts = [part.strip("{}").removesuffix(".json") for part in path.split("/") if part]
+        operation["operationId"] = "_".join(parts) or "page"
     about: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
             "title": "wildood",
             "version": wildood.__version__,
-            "description": "A classifier that answers `unknown` (class -1) where an example looks unlike known data.",
+            "description": (
+                "A classifier that answers `unknown` (class -1) where an example looks unlike known data. What the page `/` "
+                "itself asks for, below `/page/`, is not described: it changes with the page."
+            ),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
@@ -115,6 +122,15 @@ def _text(summary: str, errors: list[str]) -> dict[str, Any]:
     return {"summary": summary, "responses": {"200": answer, **_errors(errors)}}
 
 
+def _page() -> dict[str, Any]:
+    page = {"description": "The page.", "content": {"text/html": {"schema": _TEXT}}}
+    sign_in = {"description": "To the form that asks for the token.", "headers": {"Location": {"schema": _TEXT}}}
+    errors = _errors(["401", "403", "404", "503"])
+    errors["404"] = errors["404"] | {"description": "There is no habitat."}
+    summary = "The page of the habitat, for people; it takes a cookie in place of the token"
+    return {"summary": summary, "security": [], "responses": {"200": page, "303": sign_in, **errors}}
+
+
 def _infer(errors: list[str]) -> dict[str, Any]:
     binary = {"description": "JSON, then the binary tensors."}
     request: dict[str, Any] = {
@@ -154,14 +170,23 @@ def _predict(reader: ExampleReader, errors: list[str]) -> dict[str, Any]:
 
 
 def _collect(errors: list[str]) -> dict[str, Any]:
-    content: dict[str, Any] = {media: {"schema": {}} for media in ("application/json", "application/cloudevents+json")}
+    event = {"$ref": "#/components/schemas/CloudEvent"}
+    content: dict[str, Any] = {
+        "application/json": {"schema": {}},
+        "application/cloudevents+json": {"schema": event},
+        BATCH: {"schema": _list(event)},
+    }
+    headers = [
+        {"name": f"ce-{name}", "in": "header", "description": "Of a CloudEvent in binary mode.", "schema": schema}
+        for name, schema in (("specversion", {"const": "1.0"}), ("type", _EVENT_TYPE), ("id", _REQUEST_ID["schema"]))
+    ]
     answer = {
-        "description": "The examples were scored, and are recorded; events of another model's answers are ignored.",
+        "description": "The examples were scored, and are recorded; events of answers are ignored.",
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Collected"}}},
     }
     return {
         "summary": "Examples that another server answers: CloudEvents of KServe's inference logger, or JSON",
-        "parameters": [_OPT_OUT],
+        "parameters": [_OPT_OUT, *headers],
         "requestBody": {"required": True, "content": content},
         "responses": {"202": answer, **_errors([*errors, "409"])},
     }
@@ -237,6 +262,10 @@ def _schemas(limits: Limits, inputs: int) -> dict[str, Any]:
                 "known": _list(flag),
                 "label": _list(label),
             }
+        ),
+        "CloudEvent": _object(
+            {"specversion": {"const": "1.0"}, "type": _EVENT_TYPE, "id": _REQUEST_ID["schema"]},
+            {"data": {"description": '`{"instances": [...]}`, an InferRequest, or Examples.'}, "data_base64": _TEXT},
         ),
         "Collected": _object({"collected": {"type": "integer", "minimum": 0}}, {"detector": _TEXT}),
     }

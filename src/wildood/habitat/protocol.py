@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from wildood.settings import quoted
 
 HEADER_LENGTH: Final = "inference-header-content-length"
 OUTPUTS: Final = ("class", "score", "p_value", "known")
+BATCH: Final = "application/cloudevents-batch+json"
 REQUEST_EVENT, RESPONSE_EVENT = "org.kubeflow.serving.inference.request", "org.kubeflow.serving.inference.response"
 _IDENTIFIER = re.compile(r"[\x20-\x7e]{1,128}")
 _LARGEST = float(np.finfo(np.float32).max)
@@ -278,32 +280,63 @@ def predict_response(version: str, identifier: str, names: Sequence[str | int], 
 
 @dataclass(frozen=True)
 class Event:
-    """What `/collect` was sent: JSON, and what is known of it. `content` is None for an event that is to be ignored."""
+    """What `/collect` was sent: JSON, and the id that came with it."""
 
     content: Any
     id: str = ""
 
 
+IGNORED: Final = Event(None)  # an event of an answer
+
+
+def read_events(body: bytearray, headers: Mapping[str, str]) -> list[Event]:
+    """The CloudEvents of a request, without those to be ignored; the modes of their HTTP binding.
+
+    A batch (`application/cloudevents-batch+json`) is a list of events in structured mode. Events in binary mode come one by
+    one, and so does plain JSON.
+    """
+    if media_type(headers) == BATCH:
+        listed = parse_json(body)
+        if not isinstance(listed, list):
+            raise InputError("a batch of CloudEvents is no JSON list: give one")
+        events = []
+        for number, each in enumerate(listed):
+            try:
+                events.append(_structured_event(each))
+            except InputError as error:
+                raise InputError(f"event {number} of the batch: {error}") from error
+    else:
+        events = [read_event(body, headers)]
+    return [each for each in events if each is not IGNORED]
+
+
 def read_event(body: bytearray, headers: Mapping[str, str]) -> Event:
     """A CloudEvent in binary mode (ce-* headers) or structured mode, or plain JSON."""
-    media = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media == "application/cloudevents-batch+json":
-        raise InputError("batches of CloudEvents are not read: send them one by one")
+    media = media_type(headers)
     if media == "application/cloudevents+json":
-        event = parse_json(body)
-        if not isinstance(event, dict):
-            raise InputError("the CloudEvent is no JSON object")
-        kind, identifier = event.get("type"), event.get("id")
-        _check_event(event.get("specversion"), kind)
-        if kind == RESPONSE_EVENT:
-            return Event(None)
-        return Event(_event_data(event), check_identifier(identifier))
+        return _structured_event(parse_json(body))
+    if media.startswith("application/cloudevents"):
+        raise InputError(f"CloudEvents are not read as {quoted(media)}: send application/cloudevents+json, or {BATCH}")
     if "ce-type" in headers or "ce-specversion" in headers:
         _check_event(headers.get("ce-specversion"), headers.get("ce-type"))
         if headers.get("ce-type") == RESPONSE_EVENT:
-            return Event(None)
-        return Event(parse_json(body), check_identifier(headers.get("ce-id")))
+            return IGNORED
+        return Event(parse_json(body), check_identifier(unquote(headers.get("ce-id", ""))))
     return Event(parse_json(body))
+
+
+def media_type(headers: Mapping[str, str]) -> str:
+    """The media type of a body, without its parameters."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _structured_event(event: Any) -> Event:
+    if not isinstance(event, dict):
+        raise InputError("the CloudEvent is no JSON object")
+    _check_event(event.get("specversion"), event.get("type"))
+    if event["type"] == RESPONSE_EVENT:
+        return IGNORED
+    return Event(_event_data(event), check_identifier(event.get("id")))
 
 
 def _check_event(version: Any, kind: Any) -> None:

@@ -23,14 +23,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import wildood
-from wildood.data.structures import Raw
+from wildood.data.structures import Raw, batch_length
 from wildood.errors import InputError, printable
 from wildood.habitat.batching import Batcher, ClosedError, Job, QueueFullError
 from wildood.habitat.champion import Follower, Served
 from wildood.habitat.collecting import Collector, Tag
 from wildood.habitat.connections import Connection
 from wildood.habitat.dashboard import Dashboard
-from wildood.habitat.examples import Limits
+from wildood.habitat.examples import ExampleReader, Limits
 from wildood.habitat.habitat import Habitat
 from wildood.habitat.metrics import CONTENT_TYPE, Metrics
 from wildood.habitat.openapi import description
@@ -44,9 +44,10 @@ from wildood.habitat.protocol import (
     dump_json,
     infer_request,
     infer_response,
+    media_type,
     parse_json,
     predict_response,
-    read_event,
+    read_events,
 )
 
 _LOGGER = logging.getLogger("wildood")
@@ -167,7 +168,7 @@ class Service:
             else:
                 parsed = infer_request(body, header_length, served.reader)
             parsed = Request(parsed.examples, parsed.id or secrets.token_hex(8), parsed.outputs)
-            decisions = await self._decide(served, parsed.examples, parsed.id, request)
+            (decisions,) = await self._decide(served, [(parsed.examples, parsed.id)], request)
         content, header = infer_response(self.settings.name, served.id, parsed, decisions)
         if header is None:
             return Response(content, media_type="application/json")
@@ -178,15 +179,16 @@ class Service:
         served = self.follower.served
         identifier = check_identifier(request.headers.get("x-request-id", secrets.token_hex(8)))
         async with self._body(request) as body:
-            if _media(request).startswith("image/"):
-                if _media(request) not in {"image/png", "image/jpeg"}:
+            media = media_type(request.headers)
+            if media.startswith("image/"):
+                if media not in {"image/png", "image/jpeg"}:
                     raise HTTPException(415, "pictures are read as image/png and image/jpeg: send one of them")
                 examples = await asyncio.to_thread(served.reader.picture, body)
             elif served.reader.takes_slow_values:
                 examples = await asyncio.to_thread(lambda: served.reader.values(parse_json(body)))
             else:
                 examples = served.reader.values(parse_json(body))
-            decisions = await self._decide(served, examples, identifier, request)
+            (decisions,) = await self._decide(served, [(examples, identifier)], request)
         return Response(predict_response(served.id, identifier, served.names, decisions), media_type="application/json")
 
     async def collect(self, request: HttpRequest) -> Response:
@@ -195,12 +197,10 @@ class Service:
             raise HTTPException(409, "this server does not collect: start it with --habitat")
         served = self.follower.served
         async with self._body(request) as body:
-            event = read_event(body, request.headers)
-            if event.content is None:
-                return _json({"collected": 0}, 202)
-            examples = await asyncio.to_thread(collected_request, event.content, served.reader)
-            decisions = await self._decide(served, examples, event.id or secrets.token_hex(8), request)
-        return _json({"collected": len(decisions.score), "detector": served.id}, 202)
+            examples = await asyncio.to_thread(_collected, body, request.headers, served.reader)
+            decisions = await self._decide(served, examples, request) if examples else []
+        count = sum(len(each.score) for each in decisions)
+        return _json({"collected": count} | ({"detector": served.id} if count else {}), 202)
 
     async def metrics_text(self, _: HttpRequest) -> Response:
         """Counters for Prometheus."""
@@ -245,29 +245,41 @@ class Service:
         finally:
             self.held -= len(body)
 
-    async def _decide(self, served: Served, examples: Raw, identifier: str, request: HttpRequest) -> Decisions:
-        """The decisions on a request's examples, from a batch that may hold others."""
+    async def _decide(self, served: Served, parts: list[tuple[Raw, str]], request: HttpRequest) -> list[Decisions]:
+        """The decisions on the examples of each id, from batches that may hold others."""
         is_collected = request.headers.get(OPT_OUT, "yes").strip().lower() not in {"no", "false", "0"}
+        tagged = [(examples, Tag(identifier, is_collected=is_collected)) for examples, identifier in parts]
         try:
-            decisions, waited = await self.batcher.submit(served, examples, Tag(identifier, is_collected=is_collected))
+            results = await self.batcher.submit_all(served, tagged)
         except (QueueFullError, ClosedError, InputError):
             raise
         except Exception as error:
             await self._blame(served, error)
             kind = type(error).__name__
             raise InputError(f"the model fails on these examples ({kind}): are they like those of its training?") from error
-        self.metrics.queued.observe(waited)
-        return decisions
+        for _, waited in results:
+            self.metrics.queued.observe(waited)
+        return [decisions for decisions, _ in results]
 
     async def _blame(self, served: Served, error: Exception) -> None:
         """Raise again what the model raised, unless it works on blank examples: then the request is to blame."""
         try:
-            await self.batcher.submit(served, served.detector.example.blank(1), Tag("", is_collected=False))
+            await self.batcher.probe(served, served.detector.example.blank(1))
         except (QueueFullError, ClosedError):
             raise
         except Exception:
             _LOGGER.exception("the model of detector %s fails", served.id)
             raise HTTPException(500, f"the model fails ({type(error).__name__})") from error
+
+
+def _collected(body: bytearray, headers: Mapping[str, str], reader: ExampleReader) -> list[tuple[Raw, str]]:
+    """The examples of each event that `/collect` was sent, with its id; all are read before the first is recorded."""
+    events = read_events(body, headers)
+    parts = [(collected_request(event.content, reader), event.id or secrets.token_hex(8)) for event in events]
+    count = sum(batch_length(examples) for examples, _ in parts)
+    if count > reader.limits.examples:
+        raise InputError(f"the events have {count} examples together: give at most {reader.limits.examples} at a time")
+    return parts
 
 
 class Gate:
@@ -426,11 +438,6 @@ _HANDLERS: Mapping[Any, Callable[[HttpRequest, Exception], Awaitable[Response]]]
     ClientDisconnect: _on_disconnect,
     Exception: _on_bug,
 }
-
-
-def _media(request: HttpRequest) -> str:
-    """The media type of a body, without its parameters."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def run_app(app: ASGIApp, listener: socket.socket) -> None:
