@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 import wildood
 from wildood.data.inputs import InputSpec
 from wildood.habitat.champion import Follower
+from wildood.habitat.collecting import Collector
 from wildood.habitat.examples import Limits
+from wildood.habitat.habitat import Habitat
 from wildood.habitat.metrics import Metrics
+from wildood.habitat.recorder import Recorder
 from wildood.habitat.server import Service, Serving, build_app
 
 RNG = np.random.default_rng(0)
@@ -40,13 +43,18 @@ class Words(torch.nn.Module):
 
 
 class Server:
-    """A server without a network: its app is called in one event loop."""
+    """A server without a network: its app is called in one event loop. With a place for a habitat, it also records."""
 
-    def __init__(self, model, holdout, valid, **settings):
+    def __init__(self, model, holdout, valid, place=None, **settings):
         detector = wildood.posthoc(model, wildood.EnergyScore(), holdout=holdout, alpha=0.1, **settings)
         serving, metrics = Serving(limits=Limits(body=20_000, examples=8, pixels=100), wait=0), Metrics()
         follower = Follower(lambda: "d0001", lambda _: detector, limits=serving.limits, metrics=metrics, batch=2)
-        self.service, self.loop, self.valid = Service(follower, serving, metrics), asyncio.new_event_loop(), valid
+        self.habitat, collector = None, None
+        if place is not None:
+            self.habitat = Habitat.create(place, detector)
+            collector = Collector(Recorder(self.habitat.store, self.habitat.settings), metrics)
+        self.service = Service(follower, serving, metrics, collector, self.habitat)
+        self.loop, self.valid = asyncio.new_event_loop(), valid
         self.app = build_app(self.service)
         self.description = json.loads(self.ask("GET", "/openapi.json")[2])
 
@@ -86,8 +94,11 @@ def tensor(name, datatype, array):
     return {"name": name, "shape": list(array.shape), "datatype": datatype, "data": array.flatten().tolist()}
 
 
+EVENT = {"specversion": "1.0", "type": "org.kubeflow.serving.inference.request", "id": "7", "source": "here"}
+
+
 @pytest.fixture(scope="module")
-def servers():
+def servers(tmp_path_factory):
     threads = threading.active_count()
     images = RNG.integers(0, 256, (40, 4, 4, 3), dtype=np.uint8)
     words = {"ids": RNG.integers(0, 50, (40, 6)), "mask": np.ones((40, 6), np.int64)}
@@ -98,14 +109,17 @@ def servers():
         {"ids": ids.tolist(), "mask": mask.tolist()},
         {"inputs": [tensor("ids", "INT64", ids), tensor("mask", "INT64", mask)]},
     ]
+    of_vectors = [[[1, 2.5]], {"inputs": [tensor("x", "FP32", vectors[:2])]}]
+    events = [EVENT | {"data": data} for data in (*of_vectors, {"instances": [[0, 1]]})]
     made = [
-        Server(torch.nn.Linear(2, 3), vectors, [[[1, 2.5]], {"inputs": [tensor("x", "FP32", vectors[:2])]}]),
+        Server(torch.nn.Linear(2, 3), vectors, [*of_vectors, events[0], events], tmp_path_factory.mktemp("habitat") / "h"),
         Server(Flat(48), images, [images[:1].tolist(), {"inputs": [tensor("x", "UINT8", images[:1])]}], input=spec),
         Server(Words(), words, of_words),
     ]
     yield made
     for each in made:
         each.close()
+    assert made[0].habitat.check() == []
     assert threading.active_count() == threads
 
 
@@ -117,7 +131,21 @@ JSON = st.recursive(
     ODD | st.integers() | st.floats() | st.text(max_size=5), lambda each: st.lists(each, max_size=3), max_leaves=6
 )
 NAMES = st.sampled_from(
-    ["id", "inputs", "outputs", "parameters", "data", "shape", "datatype", "name", "ids", "type", "instances"]
+    [
+        "id",
+        "inputs",
+        "outputs",
+        "parameters",
+        "data",
+        "shape",
+        "datatype",
+        "name",
+        "ids",
+        "type",
+        "instances",
+        "specversion",
+        "data_base64",
+    ]
 )
 HEADERS = st.sampled_from(
     [
@@ -129,6 +157,8 @@ HEADERS = st.sampled_from(
         (b"content-type", b"image/png"),
         (b"content-type", b"image/../x"),
         (b"content-type", b"application/cloudevents+json"),
+        (b"content-type", b"application/cloudevents-batch+json"),
+        (b"ce-id", b"a%0a%"),
         (b"content-type", b"multipart/form-data; boundary=x"),
         (b"content-encoding", b"gzip"),
         (b"ce-type", b"org.kubeflow.serving.inference.request"),
@@ -181,15 +211,20 @@ def changed(draw, value):
 
 @pytest.mark.slow
 @settings(
-    max_examples=500, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), phases=[Phase.generate]
+    max_examples=750, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), phases=[Phase.generate]
 )
 @given(st.data())
 def test_malformed_requests_are_refused_in_one_line(servers, data):
     server = data.draw(st.sampled_from(servers))
     paths = server.description["paths"]
-    path = data.draw(st.sampled_from(sorted(paths)))
-    method = data.draw(st.sampled_from(["POST", "POST", "POST", "GET", "PUT", "HEAD"]))
-    headers = data.draw(st.lists(HEADERS, max_size=2))
+    with_body = [path for path in sorted(paths) if "post" in paths[path]]
+    if data.draw(st.integers(0, 9)):
+        path, method = data.draw(st.sampled_from(with_body)), "POST"
+        media = st.sampled_from(sorted(paths[path]["post"]["requestBody"]["content"]))
+        headers = [*data.draw(st.lists(HEADERS, max_size=1)), (b"content-type", data.draw(media).encode())]
+    else:
+        path, method = data.draw(st.sampled_from(sorted(paths))), data.draw(st.sampled_from(["POST", "GET", "PUT", "HEAD"]))
+        headers = data.draw(st.lists(HEADERS, max_size=2))
     for _ in range(2):
         check_refused(server, path, method, headers, data.draw(bodies(server.valid)))
 
@@ -219,9 +254,22 @@ def test_the_series_of_the_counters_are_few_whatever_is_asked(servers):
     assert "/49" not in text
 
 
+def test_valid_events_are_collected(servers):
+    event, batch = servers[0].valid[2:]
+    for media, content, count in (("cloudevents", event, 1), ("cloudevents-batch", batch, 4)):
+        headers = [(b"content-type", f"application/{media}+json".encode())]
+        status, _, answer = servers[0].ask("POST", "/collect", headers, json.dumps(content).encode())
+        assert (status, json.loads(answer)["collected"]) == (202, count)
+        schema = {"$ref": "#/components/schemas/Collected", "components": servers[0].description["components"]}
+        jsonschema.validate(json.loads(answer), schema)
+    accepted = servers[0].description["paths"]["/collect"]["post"]["requestBody"]["content"]
+    for media, content in (("application/cloudevents+json", event), ("application/cloudevents-batch+json", batch)):
+        jsonschema.validate(content, accepted[media]["schema"] | {"components": servers[0].description["components"]})
+
+
 def test_valid_requests_of_these_servers_are_answered(servers):
     for server in servers:
-        plain, tensors = server.valid
+        plain, tensors, *_ = server.valid
         assert server.ask("POST", "/predict", body=json.dumps(plain).encode())[0] == 200
         status, _, content = server.ask("POST", "/v2/models/wildood/infer", body=json.dumps(tensors).encode())
         assert status == 200
