@@ -228,6 +228,16 @@ def flat_scores(scores: Scores, what: str) -> Floats:
     return flat
 
 
+def finite_scores(scores: npt.ArrayLike) -> Floats:
+    """Scores that are not finite as the largest number, as a detector counts them: it rejects such examples.
+
+    >>> finite_scores([1.0, np.nan, -np.inf])
+    array([1.00000000e+000, 1.79769313e+308, 1.79769313e+308])
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    return np.where(np.isfinite(values), values, np.finfo(np.float64).max)
+
+
 def as_numbers(values: Any, what: str) -> Floats:
     """Real numbers as float64; text, dates, objects and complex numbers are refused.
 

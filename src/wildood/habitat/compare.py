@@ -12,6 +12,7 @@ from wildood.detect.detector import Detector, examples_of
 from wildood.detect.split import TAIL, subsample
 from wildood.errors import InputError
 from wildood.evaluate.intervals import in_percent
+from wildood.evaluate.metrics import finite_scores
 from wildood.evaluate.selection import Comparison, compare_acceptance
 from wildood.evaluate.thresholds import check_confidence
 from wildood.habitat.answers import Floats
@@ -141,7 +142,7 @@ def compare(
     if missing:
         return ChallengerComparison(**shared, result=None, look=0, separated=False, missing=missing)
     start, trained = (
-        (np.concatenate([_scores(detector, source) for source in known]), _finite(own))
+        (np.concatenate([_scores(detector, source) for source in known]), finite_scores(own))
         for detector, own in zip((champion, challenger), scores, strict=True)
     )
     result = compare_acceptance(start, trained, alpha)
@@ -183,7 +184,7 @@ def _later_scores(
 
 
 def _scores(detector: Detector, source: Source) -> Floats:
-    return _finite(detector.score(source).astype(np.float64))
+    return finite_scores(detector.score(source))
 
 
 def _missing(later: int, tail: float, alpha: float, *, has_holdout: bool) -> str:
@@ -195,8 +196,3 @@ def _missing(later: int, tail: float, alpha: float, *, has_holdout: bool) -> str
         where = "review answers them" if has_holdout else "review answers them, or give the holdout (--holdout)"
         parts.append(f"{count_text(count, 'more known example')} ({where})")
     return " and ".join(parts)
-
-
-def _finite(scores: Floats) -> Floats:
-    """Scores that are not finite as the largest number: a detector rejects them."""
-    return np.where(np.isfinite(scores), scores, np.finfo(np.float64).max)

@@ -1,7 +1,6 @@
 """Whether known traffic has changed, and which judged known examples are like those of today."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +9,7 @@ from scipy.stats import ks_2samp
 
 from wildood.data.sources import Part
 from wildood.detect.detector import Detector, Scores
-from wildood.evaluate.metrics import Floats, flat_scores
+from wildood.evaluate.metrics import Floats, finite_scores, flat_scores
 from wildood.habitat.answers import Integers, Judged
 from wildood.habitat.judged import is_evidence
 
@@ -74,8 +73,7 @@ def known_drift(
     >>> print(known_drift(rng.normal(size=500), rng.normal(size=100) + 1))
     known scores have changed since the calibration (p = ... over all looks, 96 judged known examples)
     """
-    known, holdout = np.asarray(known_scores, dtype=np.float64).reshape(-1), flat_scores(holdout_scores, "holdout")
-    known = _finite(known)
+    known, holdout = finite_scores(known_scores).reshape(-1), flat_scores(holdout_scores, "holdout")
     order = np.arange(len(known)) if answers is None else np.asarray(answers)
     p_value, seen = 1.0, earlier + len(known)
     looks = max(0, seen // STEP - BLOCK // STEP + 1)
@@ -103,7 +101,7 @@ def count_alike(scores: npt.ArrayLike) -> int:
     >>> count_alike(rng.normal(size=300)), count_alike(np.append(rng.normal(size=300), rng.normal(size=50) + 2))
     (300, 50)
     """
-    values = _finite(np.asarray(scores).reshape(-1))
+    values = finite_scores(scores).reshape(-1)
     size = BLOCK
     while size < len(values):
         size *= 2
@@ -123,11 +121,6 @@ def _change(window: Floats) -> int:
     rest = len(window) - count
     statistic = np.abs(before / count - after / rest).max(axis=1) * np.sqrt(count * rest)[:, 0]
     return int(statistic.argmax()) + 1
-
-
-def _finite(scores: npt.NDArray[np.floating[Any]]) -> Floats:
-    """Scores that are not finite above all others, as a detector counts them."""
-    return np.where(np.isfinite(scores), scores, np.finfo(np.float64).max).astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +170,7 @@ class KnownToday:
         alike, doubt = count_alike(scores), False
         newest = scores[-alike:][answers[-alike:] > until]
         if drift is not None and len(newest) >= BLOCK:
-            doubt = bool(ks_2samp(champion.holdout_scores, _finite(newest)).pvalue <= DOUBT)
+            doubt = bool(ks_2samp(champion.holdout_scores, finite_scores(newest)).pvalue <= DOUBT)
         if drift is not None and drift.found:
             since = max(1, int(answers[-alike]))
         return cls(answers, examples, scores, classes, alike, since, drift, doubt)

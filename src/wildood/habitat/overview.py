@@ -11,9 +11,10 @@ import numpy as np
 
 from wildood.data.schema import SchemaError, parse
 from wildood.detect.detector import Detector
+from wildood.evaluate.metrics import finite_scores
 from wildood.evaluate.mixture import unknown_share
 from wildood.experiments.evaluation import Decisions
-from wildood.habitat.answers import Floats, Rows
+from wildood.habitat.answers import Rows
 from wildood.habitat.charts import Bar, Bound, Tick
 from wildood.habitat.habitat import Habitat, Promotion
 from wildood.habitat.judged import is_random
@@ -305,7 +306,7 @@ def bounds(habitat: Habitat, status: Status, detector: Detector, span: Span, now
     numbers = np.floor((times - start) / width)
     points = []
     for number in np.unique(numbers).tolist():
-        own = _finite(scores[numbers == number])
+        own = finite_scores(scores[numbers == number])
         if len(own) >= FEWEST:
             bound = unknown_share(holdout, own[-LATEST:]).bound
             begins = start + number * width
@@ -331,10 +332,6 @@ def _days_of_former(habitat: Habitat, champion: str) -> dict[float, tuple[int, f
 
 def _bound_text(moment: str, bound: float, rows: int) -> str:
     return f"{moment}: at least {100 * bound:.1f} % of {rows:,} answers"
-
-
-def _finite(scores: Floats) -> Floats:
-    return np.where(np.isfinite(scores), scores, np.finfo(np.float64).max)
 
 
 def promotion_ticks(promotions: Sequence[Promotion], start: float, now: float) -> list[Tick]:

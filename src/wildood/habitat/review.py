@@ -12,6 +12,7 @@ import numpy.typing as npt
 from wildood.data.files import open_plain
 from wildood.detect.detector import UNKNOWN, Detector
 from wildood.errors import InputError
+from wildood.evaluate.metrics import finite_scores
 from wildood.experiments.evaluation import Decisions
 from wildood.habitat.answers import Rows
 from wildood.habitat.drift import changed_at
@@ -141,7 +142,7 @@ def _decisions(rows: Rows, which: npt.NDArray[np.intp], detector: Detector | Non
     scores, classes = rows.score[which], rows.class_[which]
     if detector is not None:
         return Decisions.of(detector, scores.astype(np.float32), classes)
-    return Decisions(scores, classes, ~rows.known[which], np.where(np.isfinite(scores), scores, np.inf))
+    return Decisions(scores, classes, ~rows.known[which], finite_scores(scores))
 
 
 def record_answers(habitat: "Habitat", detector: Detector, answers: Mapping[int, Any], who: str) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wildood.evaluate.binomial import upper_limit
-from wildood.evaluate.metrics import Floats, flat_scores
+from wildood.evaluate.metrics import Floats, finite_scores, flat_scores
 from wildood.settings import check_number
 
 RATES = 32  # of each threshold's mixture
@@ -125,8 +125,7 @@ class SequentialTest:
 
     def count(self, scores: npt.ArrayLike) -> Block:
         """The block of these scores; one that is not finite counts as above, as a detector rejects it."""
-        values = np.asarray(scores, dtype=np.float64).reshape(-1)
-        values = np.where(np.isfinite(values), values, np.inf)
+        values = finite_scores(scores).reshape(-1)
         return Block(len(values), tuple(int(np.sum(values > each)) for each in self.thresholds))
 
     def run(self, blocks: Sequence[Block]) -> Evidence:

@@ -17,6 +17,7 @@ from wildood.data.sources import Part
 from wildood.detect.detector import UNKNOWN, Detector, Promise
 from wildood.detect.storage import read_description
 from wildood.evaluate.intervals import CaughtBound, Share, in_percent
+from wildood.evaluate.metrics import finite_scores
 from wildood.evaluate.mixture import UnknownShare, unknown_share
 from wildood.habitat.advice import DAY, SOME_UNKNOWN, advice
 from wildood.habitat.answers import Judged, Rows, Windows
@@ -316,7 +317,7 @@ def look(
     with habitat.store.index.reading() as index:
         query = "SELECT score FROM answers WHERE detector = ? ORDER BY id DESC LIMIT ?"
         last = np.array([np.nan if each is None else each for (each,) in index.execute(query, (champion, RECENT))])
-    recent = unknown_share(holdout_scores, _finite(last)) if len(last) else None
+    recent = unknown_share(holdout_scores, finite_scores(last)) if len(last) else None
     listed = [
         (each["start"], block, each["bound"], each["estimate"], value)
         for each, block, value in zip(course, blocks, evidence.values, strict=True)
@@ -345,7 +346,7 @@ def _examples_after(habitat: "Habitat", after: int) -> int:
 
 def _measured(test: SequentialTest, rows: Rows, mask: npt.NDArray[np.bool_], holdout: npt.ArrayLike) -> dict[str, Any]:
     """A day of rows, as it is recorded."""
-    block, share = test.count(rows.score[mask]), unknown_share(holdout, _finite(rows.score[mask])[-RECENT:])
+    block, share = test.count(rows.score[mask]), unknown_share(holdout, finite_scores(rows.score[mask])[-RECENT:])
     return {
         "start": float(np.floor(rows.time[mask][0] / DAY) * DAY),
         "until": int(rows.id[mask][-1]),
@@ -354,11 +355,6 @@ def _measured(test: SequentialTest, rows: Rows, mask: npt.NDArray[np.bool_], hol
         "bound": share.bound,
         "estimate": share.estimate,
     }
-
-
-def _finite(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Scores that are not finite as the largest number: a detector rejects them."""
-    return np.where(np.isfinite(scores), scores, np.finfo(np.float64).max)
 
 
 def _closed(habitat: "Habitat", name: str, thresholds: int) -> list[dict[str, Any]]:
