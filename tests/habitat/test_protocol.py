@@ -13,6 +13,7 @@ from wildood.data.tables import TableSpec
 from wildood.errors import InputError
 from wildood.habitat.examples import ExampleReader, Limits, array_of
 from wildood.habitat.protocol import (
+    LARGE,
     Decisions,
     Request,
     check_identifier,
@@ -284,6 +285,16 @@ def test_predictions_name_the_classes():
 def test_identifiers_that_could_not_be_logged_are_refused(value):
     with pytest.raises(InputError, match="printable ASCII"):
         check_identifier(value)
+
+
+def test_large_json_is_read_as_small_json_is():
+    value = [0.1, -1e300, 5, 10**30, 1e-320, -0.0, {"a": [1.5]}]
+    text = json.dumps([value] * 2000)
+    assert len(text) > LARGE
+    assert parse_json(text.encode()) == [value] * 2000
+    assert [type(each) for each in parse_json(text.encode())[0]] == [type(each) for each in value]
+    with pytest.raises(InputError, match="NaN is no number"):
+        parse_json(text.encode()[:-1] + b",NaN]")
 
 
 EVENT = {"specversion": "1.0", "type": "org.kubeflow.serving.inference.request", "id": "7", "source": "here"}

@@ -234,6 +234,30 @@ def test_the_blank_example_that_finds_who_is_to_blame_is_not_counted():
     assert "wildood_batch_examples_count 0.0" in counted
 
 
+@pytest.mark.parametrize(("examples", "in_thread"), [(2, False), (1500, True)])
+def test_large_json_is_read_in_a_thread(detector, monkeypatch, examples, in_thread):
+    x, threads = RNG.normal(size=(examples, 4)), []
+    service = service_of(detector, limits=Limits(examples=2000), queue=4000)
+    check = service.follower.served.reader.check
+
+    def remembered(batch):
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # no event loop runs in this thread
+            threads.append(True)
+        else:
+            threads.append(False)
+        return check(batch)
+
+    monkeypatch.setattr(service.follower.served.reader, "check", remembered)
+    with TestClient(build_app(service)) as client:
+        plain = client.post(PREDICT, json=x.tolist()).json()
+        protocol = outputs(client.post(INFER, json={"inputs": [tensor(x, "FP64")]}))
+        assert np.allclose(plain["score"], detector.score(x.astype("float32")), rtol=1e-5)
+        assert plain["score"] == protocol["score"]
+    assert threads == [in_thread, in_thread]
+
+
 def test_limits_of_bodies_and_examples(detector):
     with TestClient(build_app(service_of(detector, limits=Limits(body=400, examples=3)))) as client:
         declared = client.post(PREDICT, content=b" " * 401)

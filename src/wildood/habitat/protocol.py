@@ -20,6 +20,7 @@ from wildood.habitat.examples import DATATYPES, MOST_AXES, Array, ExampleReader,
 from wildood.settings import quoted
 
 HEADER_LENGTH: Final = "inference-header-content-length"
+LARGE: Final = 2**16  # bytes of JSON, which take some milliseconds to read
 OUTPUTS: Final = ("class", "score", "p_value", "known")
 BATCH: Final = "application/cloudevents-batch+json"
 REQUEST_EVENT, RESPONSE_EVENT = "org.kubeflow.serving.inference.request", "org.kubeflow.serving.inference.response"
@@ -71,12 +72,24 @@ def parse_json(content: bytes | bytearray | memoryview) -> Any:
     Traceback (most recent call last):
     wildood.errors.InputError: the body is not JSON: the key 'a' is there twice
     """
+    hooks: dict[str, Any] = {"parse_constant": _refuse_constant, "object_pairs_hook": _unique}
+    if len(content) > LARGE:
+        hooks |= {"parse_float": _float, "parse_int": _int}
     try:
-        return json.loads(str(content, "utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_unique)
+        return json.loads(str(content, "utf-8"), **hooks)
     except RecursionError as error:
         raise InputError("the body is not JSON: it is nested too deeply") from error
     except ValueError as error:
         raise InputError(f"the body is not JSON: {error}") from error
+
+
+# Large bodies are read in a thread. The parser, which is written in C, lets other threads run only while it calls Python.
+def _float(text: str) -> float:
+    return float(text)
+
+
+def _int(text: str) -> int:
+    return int(text)
 
 
 def _refuse_constant(text: str) -> Any:
@@ -105,13 +118,18 @@ def check_identifier(value: Any) -> str:
 
 def infer_request(body: bytearray, header_length: str | None, reader: ExampleReader) -> Request:
     """The request of `POST /v2/models/{name}/infer`; `header_length` is its Inference-Header-Content-Length."""
-    length = len(body)
-    if header_length is not None:
-        if not re.fullmatch("[0-9]{1,18}", header_length) or int(header_length) > length:
-            raise InputError(f"Inference-Header-Content-Length is {quoted(header_length)}, of a body of {length} bytes")
-        length = int(header_length)
+    length = json_length(body, header_length)
     with memoryview(body) as view:
         return v2_request(parse_json(view[:length]), view[length:], reader)
+
+
+def json_length(body: bytearray, header_length: str | None) -> int:
+    """How many bytes of the body are JSON; binary tensors follow them."""
+    if header_length is None:
+        return len(body)
+    if not re.fullmatch("[0-9]{1,18}", header_length) or int(header_length) > len(body):
+        raise InputError(f"Inference-Header-Content-Length is {quoted(header_length)}, of a body of {len(body)} bytes")
+    return int(header_length)
 
 
 def v2_request(content: Any, binary: memoryview | bytes, reader: ExampleReader) -> Request:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -36,6 +36,7 @@ from wildood.habitat.metrics import CONTENT_TYPE, Metrics
 from wildood.habitat.openapi import description
 from wildood.habitat.protocol import (
     HEADER_LENGTH,
+    LARGE,
     OUTPUTS,
     Decisions,
     Request,
@@ -44,12 +45,14 @@ from wildood.habitat.protocol import (
     dump_json,
     infer_request,
     infer_response,
+    json_length,
     media_type,
     parse_json,
     predict_response,
     read_events,
 )
 
+Value = TypeVar("Value")
 _LOGGER = logging.getLogger("wildood")
 HEALTH: Final = frozenset({"/v2/health/live", "/v2/health/ready"})
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -163,10 +166,8 @@ class Service:
         served = self.follower.served
         async with self._body(request) as body:
             header_length = request.headers.get(HEADER_LENGTH)
-            if served.reader.takes_slow_values:
-                parsed = await asyncio.to_thread(infer_request, body, header_length, served.reader)
-            else:
-                parsed = infer_request(body, header_length, served.reader)
+            size = json_length(body, header_length)
+            parsed = await _read(served.reader, size, infer_request, body, header_length, served.reader)
             parsed = Request(parsed.examples, parsed.id or secrets.token_hex(8), parsed.outputs)
             (decisions,) = await self._decide(served, [(parsed.examples, parsed.id)], request)
         content, header = infer_response(self.settings.name, served.id, parsed, decisions)
@@ -184,10 +185,8 @@ class Service:
                 if media not in {"image/png", "image/jpeg"}:
                     raise HTTPException(415, "pictures are read as image/png and image/jpeg: send one of them")
                 examples = await asyncio.to_thread(served.reader.picture, body)
-            elif served.reader.takes_slow_values:
-                examples = await asyncio.to_thread(lambda: served.reader.values(parse_json(body)))
             else:
-                examples = served.reader.values(parse_json(body))
+                examples = await _read(served.reader, len(body), _values, body, served.reader)
             (decisions,) = await self._decide(served, [(examples, identifier)], request)
         return Response(predict_response(served.id, identifier, served.names, decisions), media_type="application/json")
 
@@ -270,6 +269,17 @@ class Service:
         except Exception:
             _LOGGER.exception("the model of detector %s fails", served.id)
             raise HTTPException(500, f"the model fails ({type(error).__name__})") from error
+
+
+async def _read(reader: ExampleReader, size: int, read: Callable[..., Value], *arguments: Any) -> Value:
+    """What a function reads of `size` bytes of JSON; where that takes long, in a thread, so that others need not wait."""
+    if size > LARGE or reader.takes_slow_values:
+        return await asyncio.to_thread(read, *arguments)
+    return read(*arguments)
+
+
+def _values(body: bytearray, reader: ExampleReader) -> Raw:
+    return reader.values(parse_json(body))
 
 
 def _collected(body: bytearray, headers: Mapping[str, str], reader: ExampleReader) -> list[tuple[Raw, str]]:
