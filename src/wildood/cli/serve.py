@@ -120,9 +120,11 @@ def build_service(options: ServeOptions, current: Callable[[], str] | None = Non
     from wildood.habitat.champion import Follower  # noqa: PLC0415 - same
     from wildood.habitat.collecting import Collector  # noqa: PLC0415 - same
     from wildood.habitat.metrics import Metrics  # noqa: PLC0415 - same
+    from wildood.habitat.process import keep_memory  # noqa: PLC0415 - same
     from wildood.habitat.recorder import Recorder  # noqa: PLC0415 - same
     from wildood.habitat.server import Service  # noqa: PLC0415 - same
 
+    keep_memory()
     serving, metrics = serving_of(options), Metrics()
     shared: dict[str, Any] = {"limits": serving.limits, "metrics": metrics, "batch": serving.batch}
     if options.habitat is None:

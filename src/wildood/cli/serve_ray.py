@@ -16,6 +16,7 @@ from wildood.cli.main import say
 from wildood.cli.serve import ServeOptions, build_service, open_habitat, read_token
 from wildood.errors import InputError
 from wildood.experiments.pool import connected
+from wildood.habitat.process import freeze
 from wildood.habitat.server import build_app
 from wildood.settings import check_count
 
@@ -34,6 +35,7 @@ class Replica:
         sys.path.insert(0, import_path)
         self._detector = str(options.detector)
         self.service = build_service(options, lambda: self._detector)
+        freeze()
 
     def __serve_build_asgi_app__(self) -> Starlette:
         """The app, whose lifespan starts and ends the service."""

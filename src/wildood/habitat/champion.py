@@ -13,6 +13,7 @@ from wildood.detect.detector import Detector
 from wildood.errors import InputError, WildoodError, printable
 from wildood.habitat.examples import ExampleReader, Limits
 from wildood.habitat.metrics import Metrics, Scores
+from wildood.habitat.process import freeze, is_frozen
 from wildood.habitat.protocol import Decisions
 from wildood.scores.score import score_all
 
@@ -116,6 +117,8 @@ class Follower:
             former = self.served.id
             self.served, self._metrics.scores = served, served.scores
             _LOGGER.info("detector %s answers in the place of %s", served.id, former)
+            if is_frozen():
+                freeze()
         if challenger is None or challenger == self.served.id:
             self.shadow = None
         elif self.shadow is None or self.shadow.id != challenger:

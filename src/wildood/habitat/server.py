@@ -34,6 +34,7 @@ from wildood.habitat.examples import ExampleReader, Limits
 from wildood.habitat.habitat import Habitat
 from wildood.habitat.metrics import CONTENT_TYPE, Metrics
 from wildood.habitat.openapi import description
+from wildood.habitat.process import freeze
 from wildood.habitat.protocol import (
     HEADER_LENGTH,
     LARGE,
@@ -468,6 +469,7 @@ def run_app(app: ASGIApp, listener: socket.socket) -> None:
     # asyncio sets it only where the socket names its protocol; without it, an answer waits 40 ms for an acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     former = signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it again when it is done
+    freeze()
     try:
         uvicorn.Server(config).run(sockets=[listener])
     finally:
