@@ -1,6 +1,7 @@
 """A thousand malformed requests, made from the server's own description: no 500, no traceback, and nothing stays behind."""
 
 import asyncio
+import copy
 import json
 import threading
 
@@ -197,7 +198,7 @@ def changed(draw, value):
         if not inner:
             break
         here = draw(st.sampled_from(inner))
-    other = draw(JSON)
+    other = copy.deepcopy(draw(JSON))  # the next change may be in it
     if isinstance(here, dict):
         key = draw(NAMES | st.sampled_from(sorted(here))) if here else "x"
         if draw(st.booleans()) and key in here:
