@@ -302,13 +302,18 @@ def _dense_features(root: Path) -> dict[str, Array]:
 
 
 def dense_features(root: Path, weights: str, images: dict[str, Array]) -> dict[str, Array]:
-    """A DenseNet's features of some images, kept in a file of this directory: they take minutes."""
-    path = Path(__file__).parent / ".cache" / f"{weights}.npz"
+    """A DenseNet's features of some images."""
+    state = load_file(root / "weights" / f"{weights}.safetensors")
+    network = DenseNet(len(state["fc.bias"]))
+    network.load_state_dict(state)
+    return kept(weights, lambda: {name: network.eval().features_of(each) for name, each in images.items()})
+
+
+def kept(name: str, compute: Callable[[], dict[str, Array]]) -> dict[str, Array]:
+    """Arrays that take minutes to compute, kept in a file of this directory."""
+    path = Path(__file__).parent / ".cache" / f"{name}.npz"
     if not path.exists():
-        state = load_file(root / "weights" / f"{weights}.safetensors")
-        network = DenseNet(len(state["fc.bias"]))
-        network.load_state_dict(state)
-        found = {name: network.eval().features_of(each) for name, each in images.items()}
+        found = compute()
         path.parent.mkdir(exist_ok=True)
         written = BytesIO()
         np.savez(written, **found)  # type: ignore[arg-type]

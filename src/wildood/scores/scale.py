@@ -23,7 +23,7 @@ class Scale(ShapedScore):
     85.0
     """
 
-    paper = "Xu et al., Scaling for Training Time and Post-hoc Out-of-distribution Detection Enhancement, 2024"
+    paper = "Xu et al., Scaling for Training-Time and Post-hoc Out-Of-Distribution Detection Enhancement, 2024"
     grid: ClassVar = {"percentile": PERCENTILES}
 
     def __init__(self, percentile: float | None = 85.0) -> None:

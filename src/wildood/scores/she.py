@@ -20,7 +20,9 @@ class She(Score):
     True
     """
 
-    paper = "Zhang et al., Out-of-Distribution Detection based on In-Distribution Data Patterns Memorization, 2023"
+    paper = (
+        "Zhang et al., OOD Detection based on In-Distribution Data Patterns Memorization with Modern Hopfield Energy, 2023"
+    )
     needs = Needs(labelled=True, labels=True, features=True)
     patterns: Tensor  # S, one row per class
 
