@@ -349,3 +349,16 @@ def test_a_holdout_of_which_half_is_too_few_is_refused(separable):
     x, y = separable.holdout
     with pytest.raises(wildood.InputError, match="or a score that is not fitted on unseen data"):
         wildood.posthoc(separable.model, wildood.KlMatching(), holdout=(x[:30], y[:30]))
+
+
+@pytest.mark.parametrize("score", [wildood.TemperatureScaling(), wildood.KlMatching()], ids=lambda each: type(each).__name__)
+def test_without_a_holdout_a_score_of_unseen_data_is_fitted_on_labelled_data_set_aside(separable, score):
+    detector = wildood.posthoc(separable.model, score, labelled=separable.labelled)
+    assert detector.promise.examples == 45
+    assert not detector.promise.unseen
+
+
+def test_a_holdout_label_that_the_model_has_no_class_for_is_refused(separable):
+    x, y = separable.holdout
+    with pytest.raises(wildood.InputError, match="holdout: a label is 7, but the model has 3 classes"):
+        wildood.posthoc(separable.model, wildood.TemperatureScaling(), holdout=(x, np.where(y == 2, 7, y)))
