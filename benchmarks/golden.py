@@ -403,6 +403,19 @@ def posthoc() -> None:
         "react-80": (w.ReAct(80.0), "id"),
         "vim": (w.Vim(), "id"),
         "vim-6": (w.Vim(6), "id"),
+        "temperature-scaling": (w.TemperatureScaling(), "id"),
+        "gen": (w.Gen(), "id"),
+        "gen-chosen": (w.Gen(None, None), "wild ood"),
+        "kl-matching": (w.KlMatching(), "id"),
+        "gradnorm": (w.GradNorm(), "id"),
+        "nnguide": (w.NnGuide(), "id"),
+        "she": (w.She(), "id"),
+        "fdbd": (w.Fdbd(), "id"),
+        "nci": (w.Nci(), "id"),
+        "scale": (w.Scale(), "id"),
+        "ash": (w.Ash(), "id"),
+        "ash-chosen": (w.Ash(None, None), "wild"),
+        "dice": (w.Dice(), "id"),
     }
     for kind, parts, spec in (("digits", digits(), SPEC), ("clouds", clouds(), None)):
         ways = {"id": {}, "wild": {"wild": parts.wild}, "ood": {"ood": parts.ood}}

@@ -291,19 +291,29 @@ def cifar100(root: Path, seed: int, part: Part, pi: float, *, ood: str) -> Habit
 
 @cache
 def _dense_features(root: Path) -> dict[str, Array]:
-    """The DenseNet's features of all images, kept in a file of this directory: they take minutes."""
-    path = Path(__file__).parent / ".cache" / "densenet-cifar100.npz"
+    """The features of the CIFAR-100 images and of two OOD sets."""
+    with np.load(root / "cifar100_id.npz") as file:
+        images = {name: file[f"{name}_images"] for name in ("train", "test")}
+        labels = {f"{name}_y": file[f"{name}_labels"].astype(np.int64) for name in ("train", "test")}
+    for name in ("svhn", "places"):
+        with np.load(root / f"{name}.npz") as file:
+            images[name] = file["images"][:3000]
+    return dense_features(root, "densenet-cifar100", images) | labels
+
+
+def dense_features(root: Path, weights: str, images: dict[str, Array]) -> dict[str, Array]:
+    """A DenseNet's features of some images."""
+    state = load_file(root / "weights" / f"{weights}.safetensors")
+    network = DenseNet(len(state["fc.bias"]))
+    network.load_state_dict(state)
+    return kept(weights, lambda: {name: network.eval().features_of(each) for name, each in images.items()})
+
+
+def kept(name: str, compute: Callable[[], dict[str, Array]]) -> dict[str, Array]:
+    """Arrays that take minutes to compute, kept in a file of this directory."""
+    path = Path(__file__).parent / ".cache" / f"{name}.npz"
     if not path.exists():
-        network = DenseNet(100)
-        network.load_state_dict(load_file(root / "weights" / "densenet-cifar100.safetensors"))
-        found: dict[str, Array] = {}
-        with np.load(root / "cifar100_id.npz") as file:
-            for name in ("train", "test"):
-                found[name] = network.eval().features_of(file[f"{name}_images"])
-                found[f"{name}_y"] = file[f"{name}_labels"].astype(np.int64)
-        for name in ("svhn", "places"):
-            with np.load(root / f"{name}.npz") as file:
-                found[name] = network.features_of(file["images"][:3000])
+        found = compute()
         path.parent.mkdir(exist_ok=True)
         written = BytesIO()
         np.savez(written, **found)  # type: ignore[arg-type]

@@ -7,31 +7,42 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "UNKNOWN": "wildood.detect.detector",
+    "Ash": "wildood.scores.scale",
     "Callback": "wildood.train.callbacks",
     "CheckpointError": "wildood.errors",
     "Csi": "wildood.methods.csi",
     "CsvLogger": "wildood.train.loggers",
     "Detector": "wildood.detect.detector",
     "DetectorFileError": "wildood.errors",
+    "Dice": "wildood.scores.dice",
     "EnergyLogistic": "wildood.methods.energy_logistic",
     "EnergyMargin": "wildood.methods.energy_margin",
     "EnergyScore": "wildood.scores.energy",
     "Ensemble": "wildood.scores.ensemble",
+    "Fdbd": "wildood.scores.fdbd",
+    "Gen": "wildood.scores.gen",
     "Godin": "wildood.methods.godin",
+    "GradNorm": "wildood.scores.gradnorm",
     "Habitat": "wildood.habitat.habitat",
     "InputError": "wildood.errors",
     "InputSpec": "wildood.data.inputs",
+    "KlMatching": "wildood.scores.kl_matching",
     "Knn": "wildood.scores.knn",
     "MLflowLogger": "wildood.train.loggers",
     "Mahalanobis": "wildood.scores.mahalanobis",
     "MaxLogit": "wildood.scores.max_logit",
     "MaxSoftmax": "wildood.scores.max_softmax",
+    "Nci": "wildood.scores.nci",
+    "NnGuide": "wildood.scores.nnguide",
     "Odin": "wildood.scores.odin",
     "OutlierExposure": "wildood.methods.outlier_exposure",
     "ReAct": "wildood.scores.react",
     "RelativeMahalanobis": "wildood.scores.relative_mahalanobis",
+    "Scale": "wildood.scores.scale",
     "Schedule": "wildood.methods.schedule",
+    "She": "wildood.scores.she",
     "TableSpec": "wildood.data.tables",
+    "TemperatureScaling": "wildood.scores.temperature_scaling",
     "TensorBoardLogger": "wildood.train.loggers",
     "TrainingError": "wildood.errors",
     "Vim": "wildood.scores.vim",
@@ -57,31 +68,42 @@ _HOMES = {
 
 __all__ = [
     "UNKNOWN",
+    "Ash",
     "Callback",
     "CheckpointError",
     "Csi",
     "CsvLogger",
     "Detector",
     "DetectorFileError",
+    "Dice",
     "EnergyLogistic",
     "EnergyMargin",
     "EnergyScore",
     "Ensemble",
+    "Fdbd",
+    "Gen",
     "Godin",
+    "GradNorm",
     "Habitat",
     "InputError",
     "InputSpec",
+    "KlMatching",
     "Knn",
     "MLflowLogger",
     "Mahalanobis",
     "MaxLogit",
     "MaxSoftmax",
+    "Nci",
+    "NnGuide",
     "Odin",
     "OutlierExposure",
     "ReAct",
     "RelativeMahalanobis",
+    "Scale",
     "Schedule",
+    "She",
     "TableSpec",
+    "TemperatureScaling",
     "TensorBoardLogger",
     "TrainingError",
     "Vim",
@@ -131,15 +153,25 @@ if TYPE_CHECKING:
     from wildood.methods.woods_alt import WoodsAlt
     from wildood.report.evaluation import evaluate
     from wildood.report.inspection import inspect
+    from wildood.scores.dice import Dice
     from wildood.scores.energy import EnergyScore
     from wildood.scores.ensemble import Ensemble
+    from wildood.scores.fdbd import Fdbd
+    from wildood.scores.gen import Gen
+    from wildood.scores.gradnorm import GradNorm
+    from wildood.scores.kl_matching import KlMatching
     from wildood.scores.knn import Knn
     from wildood.scores.mahalanobis import Mahalanobis
     from wildood.scores.max_logit import MaxLogit
     from wildood.scores.max_softmax import MaxSoftmax
+    from wildood.scores.nci import Nci
+    from wildood.scores.nnguide import NnGuide
     from wildood.scores.odin import Odin
     from wildood.scores.react import ReAct
     from wildood.scores.relative_mahalanobis import RelativeMahalanobis
+    from wildood.scores.scale import Ash, Scale
+    from wildood.scores.she import She
+    from wildood.scores.temperature_scaling import TemperatureScaling
     from wildood.scores.vim import Vim
     from wildood.train.callbacks import Callback
     from wildood.train.loggers import CsvLogger, MLflowLogger, TensorBoardLogger, WandbLogger

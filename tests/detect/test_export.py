@@ -28,6 +28,18 @@ SCORES = [
     wildood.ReAct(),
     wildood.Vim(),
     wildood.Ensemble(),
+    wildood.TemperatureScaling(),
+    wildood.Gen(),
+    wildood.KlMatching(),
+    wildood.GradNorm(),
+    wildood.NnGuide(k=5),
+    wildood.She(),
+    wildood.Fdbd(),
+    wildood.Nci(),
+    wildood.Scale(),
+    wildood.Ash(),
+    wildood.Ash(variant="s"),
+    wildood.Dice(),
 ]
 
 

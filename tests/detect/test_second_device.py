@@ -193,6 +193,18 @@ SCORES = (
     wildood.Knn(5),
     wildood.ReAct(),
     wildood.Vim(2),
+    wildood.TemperatureScaling(),
+    wildood.Gen(),
+    wildood.KlMatching(),
+    wildood.GradNorm(),
+    wildood.NnGuide(k=5),
+    wildood.She(),
+    wildood.Fdbd(),
+    wildood.Nci(),
+    wildood.Scale(),
+    wildood.Ash(),
+    wildood.Ash(variant="s"),
+    wildood.Dice(),
 )
 
 

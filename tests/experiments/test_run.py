@@ -167,7 +167,7 @@ def test_scores_share_one_pass_over_the_images(small, small_root, tmp_path, monk
     real = run_module.features_of
     monkeypatch.setattr(run_module, "features_of", lambda *a: passes.append(len(a[1])) or real(*a))
     store = RunStore(tmp_path)
-    for name in ("energy", "max-softmax", "react"):
+    for name in ("energy", "max-softmax", "react", "scale", "she", "kl-matching", "temperature-scaling"):
         assert isinstance(run(replace(small, method=name, settings={}, wild=None, pi=0.0), store, small_root), Result)
     assert sorted(passes) == [60, 60, 200, 200]  # holdout, OOD test, labelled, ID test: once each
 

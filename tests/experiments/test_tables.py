@@ -394,8 +394,9 @@ def test_rows_are_in_the_papers_order_whatever_that_of_the_runs():
         *[alone({"svhn": 0.1}, method) for method in SCORES],
     )
     assert [row.method for row in table.rows] == [
-        *("max-softmax", "max-logit", "odin", "energy", "mahalanobis", "relative-mahalanobis", "knn", "react", "vim"),
-        *("ensemble", "oe", "energy-margin", "energy-logistic", "woods", "woods-alt"),
+        *("max-softmax", "temperature-scaling", "max-logit", "odin", "energy", "gen", "kl-matching", "gradnorm"),
+        *("mahalanobis", "relative-mahalanobis", "knn", "nnguide", "she", "fdbd", "nci", "react", "scale", "ash", "dice"),
+        *("vim", "ensemble", "oe", "energy-margin", "energy-logistic", "woods", "woods-alt"),
     ]
 
 

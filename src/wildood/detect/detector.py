@@ -321,8 +321,8 @@ class Detector:
         role = role_of(self.record, source)
         if role == "holdout" and "chosen_by" in self.record:
             raise InputError(
-                "a part of this holdout chose the epoch or a setting, so the whole of it promises nothing: "
-                "calibrate(alpha=...) uses the other part; or give other examples"
+                "a part of this holdout chose the epoch or a setting, or fitted the score, so the whole of it promises "
+                "nothing: calibrate(alpha=...) uses the other part; or give other examples"
             )
         if role not in {"", "holdout", "threshold"}:
             raise InputError(

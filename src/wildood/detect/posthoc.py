@@ -64,12 +64,14 @@ def posthoc(
     """A detector from an unchanged classifier and a post-hoc score.
 
     A setting of the score that is None (an epsilon, a k) is chosen on one half of the holdout, by wild acceptance if wild
-    data is given, else on ID data alone. The other half then sets the threshold.
+    data is given, else on ID data alone. A score that needs unseen data is fitted on that half. The other half then sets
+    the threshold.
 
     Args:
         model: any module that maps a batch to logits; copied, never changed.
         score: such as `EnergyScore()` or `Mahalanobis()`.
-        labelled: the training data of the model, `(x, y)`, or `x` for scores without classes. Some scores are fitted on it.
+        labelled: the training data of the model, `(x, y)`, or `x` for scores without classes. Most scores that read
+            features are fitted on it.
             Without a holdout, 10 % of it sets the threshold, and the false-alarm rate is not guaranteed.
         holdout: ID examples that the model was not trained on, `(x, y)` or `x`. They set the threshold.
         wild: unlabelled traffic to choose settings by.
@@ -100,9 +102,9 @@ def posthoc(
     labelled, holdout = rows_of(labelled, input, "labelled"), rows_of(holdout, input, "holdout")
     wild, ood = rows_of(wild, input, "wild", labels=False), rows_of(ood, input, "ood", labels=False)
     labelled, holdout = read_once(labelled, "labelled"), read_once(holdout, "holdout")
-    known, traffic = _known_source(score, labelled), None if wild is None else as_wild(wild)
+    known, traffic = _labelled(score, labelled), None if wild is None else as_wild(wild)
     outliers = None if ood is None else unlabelled_source(ood, "ood")
-    unseen = None if holdout is None else unlabelled_source(examples_of(holdout), "holdout")
+    unseen = None if holdout is None else _unseen(score, holdout)
     used: dict[str, Sequence[Source]] = {
         "labelled": [] if known is None else [known],
         "wild": [] if traffic is None else traffic.pools,
@@ -116,7 +118,11 @@ def posthoc(
         known, calibration = split_labelled(known, examples_needed(alpha, confidence), 1, seed, halves=True)
     else:
         raise InputError("a threshold needs ID examples: give holdout=(x, y) that the model was not trained on")
-    fitted_on = known if score.needs.labelled else None
+    selection, fitted_on = calibration, known if score.needs.labelled else None
+    if score.needs.unseen:
+        instead = "a score that is not fitted on unseen data"
+        calibration, selection = halve_holdout(calibration, alpha, confidence, seed, instead=instead)
+        fitted_on = selection
     wild_sample = None if traffic is None else subsample(traffic.whole(seed), CHOSEN_BY, seed)
     example = Example.of(calibration)
     for name, source in (("labelled", fitted_on), ("wild", wild_sample), ("ood", outliers)):
@@ -134,12 +140,10 @@ def posthoc(
     _warn_if_untrained(classifier, example, {"labelled": labelled, "holdout": holdout}, seed)
     uniform = _uniform_text(classifier, calibration, classes, seed)
     candidates = _fit_score(score, classifier, fitted_on, classes).candidates()
-    if len(candidates) > 1:
+    if len(candidates) > 1 and not score.needs.unseen:
         instead = "a fixed setting of the score"
         calibration, selection = halve_holdout(calibration, alpha, confidence, seed, instead=instead)
-    else:
-        check_holdout_size(len(calibration), alpha, confidence)
-        selection = calibration
+    check_holdout_size(len(calibration), alpha, confidence)
     best, choice = choose_score(candidates, classifier, selection, alpha, wild_sample, outliers)
     record: dict[str, Any] = {
         "data": fingerprints_of(used, labels=False),
@@ -152,7 +156,7 @@ def posthoc(
     if uniform:
         logger.warning("%s", uniform)
         record["uniform"] = uniform
-    if len(candidates) > 1 and unseen is not None:
+    if (len(candidates) > 1 or score.needs.unseen) and unseen is not None:
         record["chosen_by"] = unseen.fingerprint(labels=False)
     detector = Detector(classifier.eval(), best, example, record=record)
     promise = Promise(alpha, len(calibration), unseen is not None, confidence, by_class, "; ".join(caveats))
@@ -212,26 +216,33 @@ def low_accuracy(accuracy: float, name: str) -> str:
     )
 
 
-def _known_source(score: Score, labelled: Any) -> Source | None:
-    """The labelled data, with its classes if the score needs them."""
+def _labelled(score: Score, labelled: Any) -> Source | None:
+    """The labelled data, with its classes if the score may be fitted on them."""
     if labelled is None and score.needs.labelled:
         raise InputError(
             f"{type(score).__name__} is fitted on labelled data: give labelled=(x, y) that the model was trained on"
         )
     if labelled is None:
         return None
-    if score.needs.labelled and score.needs.labels:
+    if score.needs.labels:
         return labelled_source(labelled, "labelled")
     return unlabelled_source(examples_of(labelled), "labelled")
 
 
-def _fit_score(score: Score, classifier: Classifier, labelled: Source | None, classes: int) -> Score:
-    """A copy of the score, fitted on labelled data if it needs any."""
+def _unseen(score: Score, holdout: Any) -> Source:
+    """The holdout, with its classes if the score is fitted on them."""
+    if score.needs.unseen and score.needs.labels:
+        return labelled_source(holdout, "holdout")
+    return unlabelled_source(examples_of(holdout), "holdout")
+
+
+def _fit_score(score: Score, classifier: Classifier, data: Source | None, classes: int) -> Score:
+    """A copy of the score, fitted on the data if it needs any."""
     fitted = copy.deepcopy(score).to(classifier.device).eval()
-    if labelled is not None:
+    if data is not None:
         if score.needs.labels:
-            check_labels(all_labels(labelled), "labelled", classes)
-        fitted.fit(classifier, labelled)
+            check_labels(all_labels(data), "holdout" if score.needs.unseen else "labelled", classes)
+        fitted.fit(classifier, data)
     return fitted
 
 

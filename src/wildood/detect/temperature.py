@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from wildood.data.sources import Source
@@ -15,11 +14,11 @@ from wildood.data.validation import all_labels
 from wildood.detect.split import subsample
 from wildood.models.classifier import Classifier, each_output, uncompiled, unwrapped
 from wildood.models.moments import logit_layer
+from wildood.scores.temperature_scaling import LARGEST, least_cross_entropy
 from wildood.train.distributed import broadcast
 from wildood.train.progress import logger
 
 SAMPLE = 5000  # unseen ID examples, at most, that the temperature is found by
-LARGEST = 1e6  # temperature
 ALIKE = 3  # the ratio of the sizes of logits, at most, of examples that are scaled alike
 
 
@@ -45,20 +44,13 @@ def degenerate_temperature(logits: Tensor, labels: Tensor) -> float | None:
     if float((logits.argmax(1) == labels).double().mean()) < 0.5:
         return None
 
-    # Smoothed as if one more example were wrong: without an error among them, no logits would be too large.
-    smoothing = 1 / (1 + len(labels))
-
-    def loss(log_temperature: float) -> float:
-        return float(F.cross_entropy(logits / math.exp(log_temperature), labels, label_smoothing=smoothing))
-
     most, now = math.log(logits.shape[1]), float(F.cross_entropy(logits, labels))
     if now <= most / 2:
         return None
-    limit = math.log(LARGEST)
-    best = minimize_scalar(loss, bounds=(-limit, limit), method="bounded")
-    too_small = best.x < 0 and best.fun < now / 2
-    inside = abs(best.x) < limit - 0.1  # else equal probabilities are the best
-    return math.exp(best.x) if inside and (now > most or too_small) else None
+    temperature, least = least_cross_entropy(logits, labels)
+    too_small = temperature < 1 and least < now / 2
+    inside = abs(math.log(temperature)) < math.log(LARGEST) - 0.1  # else equal probabilities are the best
+    return temperature if inside and (now > most or too_small) else None
 
 
 def divide_logits(

@@ -35,8 +35,7 @@ class Ensemble(Score):
     def __init__(self) -> None:
         super().__init__()
         self.members = nn.ModuleList([EnergyScore(), Knn(NEIGHBOURS), RelativeMahalanobis()])
-        for name in ("centre", "scale"):
-            self.register_buffer(name, torch.empty(0))
+        self.declare("centre", "scale")
 
     def fit(self, classifier: Classifier, labelled: Source) -> None:
         """Fit the scores, and take their units from the same data."""

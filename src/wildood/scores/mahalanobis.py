@@ -31,17 +31,12 @@ class Mahalanobis(PerturbedScore):
 
     def __init__(self, epsilon: float | None = None) -> None:
         super().__init__(epsilon=epsilon)
-        for name in ("centre", "whitening", "means"):
-            self.register_buffer(name, torch.empty(0))
+        self.declare("centre", "whitening", "means")
 
     def fit(self, classifier: Classifier, labelled: Source) -> None:
         """Compute the class means and the covariance of the features, in one pass and in double precision."""
         moments = class_moments(classifier, labelled)
-        whitening = inverse_root(moments.within)
-        if whitening.shape[1] == 0:
-            raise InputError("Mahalanobis: the labelled features do not vary within their classes: give more examples")
-        self.centre, self.whitening = moments.centre.float(), whitening.float()
-        self.means = ((moments.means - moments.centre) @ whitening).float()
+        self.centre, self.whitening, self.means = tied_gaussians(moments, "Mahalanobis")
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Half the squared distance to the nearest class mean."""
@@ -82,6 +77,15 @@ def class_moments(classifier: Classifier, labelled: Source) -> ClassMoments:
     means, centre = sums[present] / counts[present, None], sums.sum(0) / counts.sum()
     within = (products - means.T @ (means * counts[present, None])) / counts.sum()
     return ClassMoments(centre, means, within, products / counts.sum() - torch.outer(centre, centre))
+
+
+def tied_gaussians(moments: ClassMoments, score: str) -> tuple[Tensor, Tensor, Tensor]:
+    """The centre of all features, W with W Wᵀ = Σ⁺, and Wᵀ(μ_c - centre), one row per class, in single precision."""
+    whitening = inverse_root(moments.within)
+    if whitening.shape[1] == 0:
+        raise InputError(f"{score}: the labelled features do not vary within their classes: give more examples")
+    means = (moments.means - moments.centre) @ whitening
+    return moments.centre.float(), whitening.float(), means.float()
 
 
 def nearest_square(points: Tensor, means: Tensor) -> Tensor:

@@ -5,13 +5,13 @@ import torch
 from torch import Tensor
 
 from wildood.data.sources import Source
-from wildood.models.classifier import Classifier, Outputs, each_output, last_layer
-from wildood.scores.energy import energy
-from wildood.scores.score import Needs, Score
+from wildood.models.classifier import Classifier
+from wildood.scores.labelled import labelled_features, warn_of_negative
+from wildood.scores.shaping import ShapedScore
 from wildood.settings import check_number
 
 
-class ReAct(Score):
+class ReAct(ShapedScore):
     """s(x) = E(W min(φ(x), c) + b), where W, b is the last layer and c a percentile of all features of the labelled data.
 
     >>> ReAct().percentile
@@ -19,25 +19,21 @@ class ReAct(Score):
     """
 
     paper = "Sun et al., ReAct: Out-of-distribution Detection With Rectified Activations, 2021"
-    needs = Needs(labelled=True, features=True)
     level: Tensor  # c
-    weight: Tensor
-    bias: Tensor
 
     def __init__(self, percentile: float = 90.0) -> None:
         percentile = check_number(percentile, "ReAct: percentile", "a number above 0, up to 100", above=0, most=100)
         super().__init__(percentile=percentile)
         self.percentile = percentile
-        for name in ("level", "weight", "bias"):
-            self.register_buffer(name, torch.empty(0))
+        self.declare("level")
 
     def fit(self, classifier: Classifier, labelled: Source) -> None:
         """Compute c, and copy the classifier's last layer."""
-        self.weight, self.bias = last_layer(classifier, labelled.gather(torch.arange(1))[0])
-        features = each_output(classifier, labelled, Outputs.features_or_refuse)
+        super().fit(classifier, labelled)
+        features = labelled_features(classifier, labelled, "ReAct")
+        warn_of_negative(features, "ReAct")
         self.level = torch.tensor(float(np.percentile(features.numpy(), self.percentile))).to(self.weight.device)
 
-    def forward(self, outputs: Outputs) -> Tensor:
-        """The energy of the rectified features."""
-        rectified = outputs.features_or_refuse().clamp(max=self.level)
-        return energy(torch.nn.functional.linear(rectified, self.weight, self.bias))
+    def shape(self, features: Tensor) -> Tensor:
+        """The features, at most c."""
+        return features.clamp(max=self.level)

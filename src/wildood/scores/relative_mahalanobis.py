@@ -1,12 +1,10 @@
 """The relative Mahalanobis distance (Ren et al., 2021): to the nearest class, less that to all known data."""
 
-import torch
 from torch import Tensor
 
 from wildood.data.sources import Source
-from wildood.errors import InputError
 from wildood.models.classifier import Classifier, Outputs
-from wildood.scores.mahalanobis import class_moments, inverse_root, nearest_square
+from wildood.scores.mahalanobis import class_moments, inverse_root, nearest_square, tied_gaussians
 from wildood.scores.score import Needs, Score
 
 
@@ -29,18 +27,13 @@ class RelativeMahalanobis(Score):
 
     def __init__(self) -> None:
         super().__init__()
-        for name in ("centre", "whitening", "background", "means"):
-            self.register_buffer(name, torch.empty(0))
+        self.declare("centre", "whitening", "background", "means")
 
     def fit(self, classifier: Classifier, labelled: Source) -> None:
         """Compute both Gaussians, in one pass and in double precision."""
         moments = class_moments(classifier, labelled)
-        whitening = inverse_root(moments.within)
-        if whitening.shape[1] == 0:
-            raise InputError("RelativeMahalanobis: labelled features do not vary within their classes: give more examples")
-        self.centre, self.whitening = moments.centre.float(), whitening.float()
+        self.centre, self.whitening, self.means = tied_gaussians(moments, "RelativeMahalanobis")
         self.background = inverse_root(moments.total).float()
-        self.means = ((moments.means - moments.centre) @ whitening).float()
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Half the difference of the squared distances."""

@@ -22,7 +22,8 @@ class Needs:
     """What a score needs besides the logits."""
 
     labelled: bool = False  # data to be fitted on
-    labels: bool = False  # the classes of that data
+    unseen: bool = False  # to be fitted on ID data that the classifier was not trained on: half of the holdout
+    labels: bool = False  # the classes of the data that it is fitted on
     features: bool = False
     gradients: bool = False  # with respect to the input, and a second pass
 
@@ -54,6 +55,11 @@ class Score(nn.Module):
     def __init__(self, **settings: Any) -> None:
         super().__init__()
         self.settings = settings
+
+    def declare(self, *names: str) -> None:
+        """Buffers that `fit` fills."""
+        for name in names:
+            self.register_buffer(name, torch.empty(0))
 
     def forward(self, outputs: Outputs) -> Tensor:
         """One number per example."""

@@ -5,8 +5,9 @@ from torch import Tensor
 
 from wildood.data.sources import Source
 from wildood.errors import InputError
-from wildood.models.classifier import Classifier, Outputs, evaluating, forward_all, last_layer
+from wildood.models.classifier import Classifier, Outputs, evaluating, forward_all
 from wildood.scores.energy import energy
+from wildood.scores.labelled import layer_of
 from wildood.scores.score import Needs, Score
 from wildood.settings import check_count, optional
 
@@ -33,12 +34,11 @@ class Vim(Score):
         dimensions = optional(check_count)(dimensions, "Vim: dimensions")
         super().__init__(dimensions=dimensions)
         self.dimensions = dimensions
-        for name in ("origin", "residual"):
-            self.register_buffer(name, torch.empty(0))
+        self.declare("origin", "residual")
 
     def fit(self, classifier: Classifier, labelled: Source) -> None:
         """Compute u, the eigenvectors R with the smallest eigenvalues of the second moments around u, and α."""
-        weight, bias = (value.double() for value in last_layer(classifier, labelled.gather(torch.arange(1))[0]))
+        weight, bias = (value.double() for value in layer_of(classifier, labelled))
         origin = -torch.linalg.pinv(weight) @ bias
         products = torch.zeros(len(origin), len(origin), dtype=torch.float64, device=origin.device)
         count, largest, length = 0, 0.0, 0.0
