@@ -218,6 +218,16 @@ def _warnings(record: "Record") -> dict[str, str]:
     return {f"warning {number}" if len(texts) > 1 else "warning": text for number, text in enumerate(texts, 1)}
 
 
+def _trained(record: "Record") -> dict[str, str]:
+    """What was trained, where that is not the whole model once."""
+    if "retrained" in record:
+        steps, wild = record["retrained"]["steps"], record["retrained"]["wild"]
+        text = f"twice: then again {steps} steps on all {wild} wild examples; what was measured on them is of the first"
+        return {"trained": text}
+    is_frozen = record.get("frozen") and not record.get("assessment", {}).get("start_kept", False)
+    return {"trained": "the last layer and what the method adds (frozen)"} if is_frozen else {}
+
+
 def _making(record: "Record", history: list[dict[str, float]]) -> dict[str, str]:
     start_kept = record.get("assessment", {}).get("start_kept", False)
     kept = history[record["kept_epoch"]]  # a row of all stages; the last one's are the last
@@ -227,11 +237,7 @@ def _making(record: "Record", history: list[dict[str, float]]) -> dict[str, str]
     epoch = ", ".join([first + stage, *others])
     return {
         "method": f"{record['method']['name']}: {settings_text(record['method'])}{' (not deployed)' if start_kept else ''}",
-        **(
-            {"trained": "the last layer and what the method adds (frozen)"}
-            if record.get("frozen") and not start_kept
-            else {}
-        ),
+        **_trained(record),
         "schedule": settings_text(record["schedule"]),
         **({"precision": f"{record['precision']} in training"} if "precision" in record and not start_kept else {}),
         "kept": f"{epoch}, accuracy {100 * kept['accuracy']:.1f} % on data set aside",

@@ -181,6 +181,8 @@ class Detector:
         history: one row for each epoch of the training.
         record: how it was made: method, schedule, seed, versions.
         tokenizer: the `tokenizer.json` that it reads texts with on the command line, if it was made there from texts.
+        trial: the detector that `fit` had before it trained again on all wild data, also what was set aside: what the record
+            says about that data is the trial's. It is not saved.
 
     >>> import wildood
     >>> rng = np.random.default_rng(0)
@@ -204,6 +206,7 @@ class Detector:
     history: list[Row] = field(default_factory=list)
     record: dict[str, Any] = field(default_factory=dict)
     tokenizer: bytes | None = None
+    trial: "Detector | None" = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.scorer.to(self.classifier.device)

@@ -1,6 +1,6 @@
 """`fit`: a user's classifier and data in, a trained and calibrated detector out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from wildood.detect.drift import Drift, measure_drift
 from wildood.detect.frozen import check_frozen, freeze, put_back
 from wildood.detect.posthoc import choose_score, low_accuracy
 from wildood.detect.pretrain import check_augmentation, check_schedule, run_record
+from wildood.detect.retrain import Kept, is_worthwhile, train_on_all, wild_count
 from wildood.detect.split import FitSplit, check_fresh, check_seed, split_for_fit
 from wildood.detect.temperature import divide_logits
 from wildood.errors import InputError
@@ -40,6 +41,7 @@ from wildood.models.classifier import (
 )
 from wildood.models.features import Call, call_model
 from wildood.scores.energy import EnergyScore
+from wildood.scores.ensemble import Ensemble
 from wildood.scores.score import Score
 from wildood.settings import check_callable, check_choice, check_flag, check_path, optional
 from wildood.train.callbacks import AddColumns, Callback, OnEpoch
@@ -219,7 +221,9 @@ def fit(
             detector.record["assessment"] = assessment.record()
         detector.record |= accuracy_lost(detector, len(trained.data.selection))
         _report(detector, keep)
-    return detector
+        if deployed.start_kept:
+            return detector
+        return _trained_on_all(detector, lambda: copied(model)[0], trained, settings)
 
 
 @dataclass(frozen=True)
@@ -247,6 +251,7 @@ class _Trained(NamedTuple):
     history: list[Row]
     kept: int
     drift: Drift | None
+    run: RunDirectory | None
 
 
 class _Deployed(NamedTuple):
@@ -393,7 +398,7 @@ def _train(
     if method.uses_wild:
         notes["holdout_accuracy"] = low_holdout_accuracy(start.accuracy, history[0].get("accuracy"))
     record |= {name: text for name, text in notes.items() if text}
-    return _Trained(classifier, objective, _with_selection(data, objective, settings), history, kept, drift)
+    return _Trained(classifier, objective, _with_selection(data, objective, settings), history, kept, drift, run)
 
 
 def _deploy(model: nn.Module, trained: _Trained, settings: _Settings) -> _Deployed:
@@ -460,6 +465,29 @@ def _with_ensemble(trained: _Deployed, start: Baseline, data: FitSplit, settings
     if tapped is not None and tapped is not trained.classifier:
         tapped.untap()
     return trained
+
+
+def _trained_on_all(trial: Detector, copied: Callable[[], Classifier], trained: _Trained, settings: _Settings) -> Detector:
+    """The detector trained again with what was set aside, if much was. It keeps the trial, which has not seen that data."""
+    data, promise, steps = trained.data, trial.promise, [int(row["step"]) for row in trained.history]
+    is_last = settings.keep != "best" or settings.frozen
+    if promise is None or is_last or not is_worthwhile(settings.method, settings.schedule, data):
+        return trial
+    classifier, kept = copied(), Kept(trained.objective, data, trained.drift, steps[trained.kept], steps[-1])
+    classifier.train_in(settings.precision)
+    same = settings.method, settings.schedule, settings.alpha, settings.seed, trained.run
+    objective = train_on_all(classifier, kept, *same)
+    if objective is None:
+        return trial
+    score: Score = objective.score.eval()
+    if isinstance(trial.scorer, Ensemble):
+        classifier = with_features(classifier, data.labelled, settings.features) or classifier
+        score = fitted_ensemble(classifier, data, settings.seed) or score
+    record = trial.record | {"derived": objective.derived, "retrained": {"steps": kept.step, "wild": wild_count(data)}}
+    detector = Detector(classifier.eval(), score, trial.example, history=trained.history, record=record, trial=trial)
+    _calibrate(detector, data, settings, unseen=promise.unseen)
+    logger.info("threshold %s: %s", detector.threshold_text, detector.promise_text)
+    return detector
 
 
 def _calibrate(detector: Detector, data: FitSplit, settings: _Settings, *, unseen: bool) -> None:

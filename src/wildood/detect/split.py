@@ -62,6 +62,7 @@ class FitSplit(NamedTuple):
     missing_classes: str = ""  # of the holdout or of labelled, as a warning
     repeated_wild: str = ""  # that few wild examples are distinct, as a warning
     may_train: bool = False  # whether `selection` is large enough that half of it may become `fresh`
+    traffic: Wild | None = None  # all wild data, where a part of it is set aside
 
     def with_fresh(self, seed: int) -> "FitSplit":
         """The same with half of the holdout examples that choose as `fresh` ones."""
@@ -138,7 +139,7 @@ def split_for_fit(
             "smaller batch, as in schedule=Schedule(steps=100, batch=32) (--batch 32)"
         )
     trained_on: Wild | None = traffic if uses_wild else None
-    aside = outliers
+    aside, whole = outliers, trained_on if outliers is None else None
     if outliers is None and trained_on is not None:
         trained_on, aside = split_wild(trained_on, keep, seed)
         if keep == "best" and (few := len(aside)) < TOO_FEW:
@@ -148,7 +149,7 @@ def split_for_fit(
     repeated_wild = _repeated(traffic.source) if isinstance(traffic, WildPool) and outliers is None else ""
     parts = FitSplit(
         known, trained_on, aside, unseen, unseen, example, fingerprints, unlabelled, caveat, today, missing_classes,
-        repeated_wild,
+        repeated_wild, traffic=whole,
     )  # fmt: skip
     if halves is not None:
         check_holdout_size(min(len(halves.selection), len(halves.threshold)), alpha, confidence)

@@ -92,6 +92,11 @@ class _Assessment(TypedDict, total=False):
     warnings: Required[list[str]]
 
 
+class _Retrained(TypedDict):
+    steps: Count
+    wild: Count
+
+
 class _Text(TypedDict):
     column: str
     label_column: str | None
@@ -121,6 +126,7 @@ class Record(TypedDict, total=False):
     uniform: str
     ties: str
     assessment: _Assessment
+    retrained: _Retrained
     versions: dict[str, str]
     text: _Text
 

@@ -56,7 +56,8 @@ def fit_page(
         settings: the effective settings as TOML.
     """
     wild, (x, y) = _some(wild), (_some(known[0]), _some(known[1]))
-    after = _ask(detector, wild, x)
+    measured = detector.trial or detector  # which has not seen this wild data
+    after = _ask(measured, wild, x)
     start = _ask(before, wild, x, accepted=max(1 - float(np.mean(after.known_rejected)), 1 / len(y)))
     name = "holdout" if is_holdout else "labelled"
     record = detector.record
@@ -86,6 +87,7 @@ def fit_page(
         known_count=len(y),
         known_name=name,
         holdout_trained=_holdout_trained(record),
+        retrained=record.get("retrained"),
         rejected=Table(columns, rows),
         histograms=drawn,
         galleries=_galleries(detector, after, wild, x, y),

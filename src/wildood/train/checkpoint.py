@@ -106,9 +106,9 @@ class RunDirectory:
                 + ": give the same ones to go on with it, or another directory"
             )
 
-    def stage(self, number: int) -> "RunDirectory":
-        """The directory of a stage of this run, below its own."""
-        return RunDirectory(self.path / f"stage-{number}", {**self.what, "stage": number}, above=self)
+    def stage(self, name: int | str) -> "RunDirectory":
+        """The directory of a stage of this run, by its number or its name, below its own."""
+        return RunDirectory(self.path / f"stage-{name}", {**self.what, "stage": name}, above=self)
 
     def checkpoint(self) -> dict[str, Any] | None:
         """The state to go on from, if there is one; the same on all processes, which must all ask for it."""
