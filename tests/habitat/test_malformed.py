@@ -255,6 +255,15 @@ def test_the_series_of_the_counters_are_few_whatever_is_asked(servers):
     assert "/49" not in text
 
 
+def test_the_description_has_every_route_but_those_of_the_page(servers):
+    for server in servers:
+        routes = {route.path for route in server.app.routes if not route.path.startswith("/page/")}
+        assert routes == set(server.description["paths"])
+    names = [item.get("get", item.get("post"))["operationId"] for item in servers[0].description["paths"].values()]
+    assert len(set(names)) == len(names)
+    assert "below `/page/`" in servers[0].description["info"]["description"]
+
+
 def test_valid_events_are_collected(servers):
     event, batch = servers[0].valid[2:]
     for media, content, count in (("cloudevents", event, 1), ("cloudevents-batch", batch, 4)):
