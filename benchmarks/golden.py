@@ -401,6 +401,7 @@ def posthoc() -> None:
         "knn-chosen": (w.Knn(None), "wild ood"),
         "react": (w.ReAct(), "id"),
         "react-80": (w.ReAct(80.0), "id"),
+        "react-chosen": (w.ReAct(None), "wild"),
         "vim": (w.Vim(), "id"),
         "vim-6": (w.Vim(6), "id"),
         "temperature-scaling": (w.TemperatureScaling(), "id"),

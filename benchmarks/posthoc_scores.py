@@ -18,6 +18,7 @@ look. Runs are kept below --runs.
 """
 
 import argparse
+import copy
 import json
 import logging
 import os
@@ -40,7 +41,7 @@ from torch import nn
 import wildood
 from wildood.data.files import write_atomically
 from wildood.data.sources import Source
-from wildood.data.validation import unlabelled_source
+from wildood.data.validation import labelled_source, unlabelled_source
 from wildood.detect.frozen import features_of, head_of
 from wildood.detect.posthoc import CHOSEN_BY, choose_score
 from wildood.detect.split import halve_holdout, subsample
@@ -199,7 +200,11 @@ def run_score(score: Score, habitat: Habitat, choice: Choice) -> dict[str, Any]:
     given: dict[str, Any] = {"labelled": habitat.labelled, "holdout": habitat.holdout, "allow_duplicates": True}
     detector = wildood.posthoc(habitat.model, score, **given)
     free = [name for name in score.grid if name != "epsilon"]
-    candidates = detector.scorer.with_settings(**dict.fromkeys(free)).candidates()
+    fitted = detector.scorer
+    if free:
+        fitted = copy.deepcopy(score).with_settings(**dict.fromkeys(free))
+        fitted.fit(detector.classifier, labelled_source(habitat.labelled, "labelled"))
+    candidates = fitted.candidates()
     by_wild, _ = choose_score(candidates, detector.classifier, choice.selection, ALPHA, choice.wild)
     by_labels, _ = choose_score(candidates, detector.classifier, choice.selection, ALPHA, None, choice.ood)
     measured = {str(each.settings): choice.fpr95(detector.classifier, each) for each in candidates}
@@ -215,24 +220,24 @@ def run_score(score: Score, habitat: Habitat, choice: Choice) -> dict[str, Any]:
     }
 
 
-def run(root: Path, problem: Problem, part: Part, seed: int, pi: float) -> dict[str, Any]:
-    """All scores on one draw of a problem; a score that refuses its features has the refusal."""
+def run(root: Path, problem: Problem, part: Part, seed: int, pi: float, names: list[str]) -> dict[str, Any]:
+    """Some scores on one draw of a problem; a score that refuses its features has the refusal."""
     habitat = on_features(problem.draw(root, seed, part, pi))
     other, selection = halve_holdout(unlabelled_source(habitat.holdout[0], "holdout"), ALPHA, None, 0, instead="")
     wild = subsample(unlabelled_source(habitat.wild, "wild"), CHOSEN_BY, 0)
     others = (unlabelled_source(each, "x") for each in (habitat.wild_ood, habitat.test_id[0], habitat.test_ood))
     choice = Choice(selection, other, wild, *others)
     found: dict[str, Any] = {}
-    for name, score in SCORES.items():
+    for name in names:
         try:
-            found[name] = run_score(score, habitat, choice)
+            found[name] = run_score(SCORES[name], habitat, choice)
         except InputError as error:
             found[name] = {"refused": str(error)}
     return found
 
 
 def table(group: str, columns: dict[str, list[dict[str, Any]]]) -> str:
-    """FPR95 in %, mean ± standard error over seeds: default / wild / labels / hindsight, or one number without settings."""
+    """FPR95 in %, means over seeds: default / wild ± standard error / labels / hindsight, or one number without settings."""
     lines = [f"| {group} | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
     for name, score in SCORES.items():
         ways = WAYS if _is_free(score) else WAYS[:1]
@@ -240,7 +245,7 @@ def table(group: str, columns: dict[str, list[dict[str, Any]]]) -> str:
     for row, pick in (("wild acceptance", _by_wild), ("hindsight", _by_hindsight)):
         cells = [_cell([pick(each) for each in runs], ("wild",)) for runs in columns.values()]
         lines.append(f"| {CHOSEN}: {row} | {' | '.join(cells)} |")
-    named = [", ".join(dict.fromkeys(_name(each, _by_wild(each)) for each in runs)) for runs in columns.values()]
+    named = ["; ".join(dict.fromkeys(_name(each, _by_wild(each)) for each in runs)) for runs in columns.values()]
     return "\n".join([*lines, f"| what wild acceptance chose | {' | '.join(named)} |"])
 
 
@@ -267,9 +272,12 @@ def _name(found: dict[str, Any], chosen: Any) -> str:
 def _cell(results: list[dict[str, Any]], ways: tuple[str, ...]) -> str:
     if any("refused" in each for each in results):
         return "refused"
-    means = [mean_and_error([each[way] for each in results]) for way in ways]
-    errors = [f" ± {100 * error:.1f}" if len(results) > 1 else "" for _, error in means]
-    return " / ".join(f"{100 * mean:.1f}{error}" for (mean, _), error in zip(means, errors, strict=True))
+    texts = []
+    for way in ways:
+        mean, error = mean_and_error([each[way] for each in results])
+        shown = len(results) > 1 and (way == "wild" or len(ways) == 1)
+        texts.append(f"{100 * mean:.1f}" + (f" ± {100 * error:.1f}" if shown else ""))
+    return " / ".join(texts)
 
 
 def summary(runs: dict[str, list[dict[str, Any]]]) -> str:
@@ -330,13 +338,14 @@ def main() -> None:
     for seed in arguments.seeds:
         for problem in chosen:
             path = arguments.runs / arguments.part / problem.name / f"pi {arguments.pi:g} seed {seed}.json"
-            if not path.exists():
+            result = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            if missing := [name for name in SCORES if name not in result]:
                 began = time.perf_counter()
-                result = run(arguments.data_root, problem, arguments.part, seed, arguments.pi)
+                result |= run(arguments.data_root, problem, arguments.part, seed, arguments.pi, missing)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, json.dumps(result, indent=1).encode())
                 print(f"{problem.name}, seed {seed}: {time.perf_counter() - began:.0f} s", flush=True)
-            found[problem.name].append(json.loads(path.read_text(encoding="utf-8")))
+            found[problem.name].append(result)
     for group in dict.fromkeys(each.group for each in chosen):
         print(table(group, {each.column: found[each.name] for each in chosen if each.group == group}), end="\n\n")
     print(summary(found), end="\n\n")

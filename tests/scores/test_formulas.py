@@ -175,6 +175,15 @@ def test_ash_is_the_energy_of_the_largest_features_alone(known, variant):
     np.testing.assert_allclose(scored(known, wildood.Ash(65.0, variant)), shaped(known, shape), rtol=1e-4)
 
 
+def test_each_candidate_of_react_has_the_level_of_its_own_percentile(known):
+    score = wildood.ReAct(percentile=None)
+    score.fit(known.classifier, known.source)
+    outputs = Outputs(torch.from_numpy(known.new_f).float(), torch.from_numpy(known.new).float())
+    for candidate in score.candidates():
+        fixed = wildood.ReAct(candidate.percentile)
+        np.testing.assert_array_equal(candidate(outputs), scored(known, fixed))
+
+
 @pytest.mark.parametrize("percentile", [30.0, 90.0])
 def test_dice_is_the_energy_of_the_weights_that_contribute_most(known, percentile):
     contribution = known.W * known.phi.mean(0)

@@ -32,6 +32,7 @@ ALL = [
     wildood.Knn(),
     wildood.Knn(k=None),
     wildood.ReAct(),
+    wildood.ReAct(percentile=None),
     wildood.Vim(),
     wildood.Ensemble(),
     wildood.TemperatureScaling(),

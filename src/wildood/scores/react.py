@@ -1,5 +1,7 @@
 """ReAct (Sun, Guo, Li, 2021): the energy of rectified features."""
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,15 +16,20 @@ from wildood.settings import check_number
 class ReAct(ShapedScore):
     """s(x) = E(W min(φ(x), c) + b), where W, b is the last layer and c a percentile of all features of the labelled data.
 
+    percentile = None has it chosen by wild acceptance: the best one depends on how many of the features are near 0.
+
     >>> ReAct().percentile
     90.0
     """
 
     paper = "Sun et al., ReAct: Out-of-distribution Detection With Rectified Activations, 2021"
-    level: Tensor  # c
+    grid: ClassVar = {"percentile": (80.0, 85.0, 90.0, 95.0, 99.0)}
+    level: Tensor  # c; one for each percentile of the grid where it is to be chosen
 
-    def __init__(self, percentile: float = 90.0) -> None:
-        percentile = check_number(percentile, "ReAct: percentile", "a number above 0, up to 100", above=0, most=100)
+    def __init__(self, percentile: float | None = 90.0) -> None:
+        if percentile is not None:
+            expected = "a number above 0, up to 100, or None to have it chosen"
+            percentile = check_number(percentile, "ReAct: percentile", expected, above=0, most=100)
         super().__init__(percentile=percentile)
         self.percentile = percentile
         self.declare("level")
@@ -32,8 +39,11 @@ class ReAct(ShapedScore):
         super().fit(classifier, labelled)
         features = labelled_features(classifier, labelled, "ReAct")
         warn_of_negative(features, "ReAct")
-        self.level = torch.tensor(float(np.percentile(features.numpy(), self.percentile))).to(self.weight.device)
+        wanted = self.grid["percentile"] if self.percentile is None else self.percentile
+        self.level = torch.as_tensor(np.percentile(features.numpy(), wanted), dtype=torch.float32).to(self.weight.device)
 
     def shape(self, features: Tensor) -> Tensor:
         """The features, at most c."""
-        return features.clamp(max=self.level)
+        percentile = self.setting("percentile")
+        level = self.level if self.level.ndim == 0 else self.level[self.grid["percentile"].index(percentile)]
+        return features.clamp(max=level)
