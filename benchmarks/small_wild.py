@@ -36,7 +36,7 @@ def main() -> None:
         habitat = problem.draw(arguments.data_root, seed, "validation", arguments.pi)
         wild = np.asarray(habitat.wild)[:count]
         given: dict[str, Any] = {"input": habitat.spec, "allow_duplicates": True}
-        start = wildood.posthoc(habitat.model, labelled=habitat.labelled, holdout=habitat.holdout, **given)
+        start = wildood.posthoc(habitat.model, wildood.EnergyScore(), holdout=habitat.holdout, **given)
         data = habitat.labelled, wild, habitat.holdout
         detector = wildood.fit(habitat.model, *data, seed=seed, verbose=False, **given)
         every = (start, detector.trial, detector)

@@ -120,7 +120,8 @@ def fit(
             that has it. Weights, losses, constraints and multipliers stay in float32, and so does all evaluation.
         frozen: train only the last layer and what the method adds, on features that are computed once and kept in memory.
         keep: "best": the epoch with the lowest wild acceptance on data set aside (no OOD labels), or the start where no
-            epoch is shown to help. "last": the last epoch. "as_published": the released choice, by the whole holdout and
+            epoch is shown to help. Of up to 3,000 wild examples, a second training then uses all, also those set aside;
+            `detector.trial` is the detector before, and callbacks are not called again. "last": the last epoch. "as_published": the released choice, by the whole holdout and
             `ood`, whatever it costs in accuracy; nothing is promised.
         ood: known OOD examples. They choose the epoch in the place of wild data, and are used for nothing else.
         allow_duplicates: accept equal examples in the holdout and in training data, because inputs repeat by nature (few
