@@ -233,10 +233,11 @@ def accuracy_lost(detector: Detector, examples: int) -> dict[str, str]:
     start, kept = detector.history[0], detector.history[detector.record["kept_epoch"]]
     if "accuracy" not in start or "accuracy" not in kept:
         return {}
-    lost, error = start["accuracy"] - kept["accuracy"], math.sqrt(start["accuracy"] * (1 - start["accuracy"]) / examples)
+    accuracy = detector.record.get("retrained", kept)["accuracy"]
+    lost, error = start["accuracy"] - accuracy, math.sqrt(start["accuracy"] * (1 - start["accuracy"]) / examples)
     if lost <= 0.01 + 2 * error:
         return {}
     return {
-        "accuracy_lost": f"the classifier is right on {100 * kept['accuracy']:.1f} % of {examples} examples set aside, the "
+        "accuracy_lost": f"the classifier is right on {100 * accuracy:.1f} % of {examples} examples set aside, the "
         f"start on {100 * start['accuracy']:.1f} %"
     }

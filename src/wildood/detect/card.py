@@ -197,7 +197,8 @@ def _metrics(record: "Record", history: list[dict[str, float]]) -> dict[str, str
     found: Mapping[str, Any] = record.get("assessment", {})
     metrics = {}
     if "method" in record and "accuracy" in history[0]:
-        start, kept = (100 * row["accuracy"] for row in (history[0], history[record["kept_epoch"]]))
+        deployed = record.get("retrained", history[record["kept_epoch"]])
+        start, kept = (100 * row["accuracy"] for row in (history[0], deployed))
         metrics["accuracy"] = f"{kept:.1f} %; of the starting classifier {start:.1f} %"
     if benefit := found.get("benefit"):
         trained, start, error = (100 * benefit[name] for name in ("trained", "start", "error"))
@@ -222,7 +223,7 @@ def _trained(record: "Record") -> dict[str, str]:
     """What was trained, where that is not the whole model once."""
     if "retrained" in record:
         steps, wild = record["retrained"]["steps"], record["retrained"]["wild"]
-        text = f"twice: then again {steps} steps on all {wild} wild examples; what was measured on them is of the first"
+        text = f"twice; the second time for {steps} steps on all {wild} wild examples. Results on wild data are of the first"
         return {"trained": text}
     is_frozen = record.get("frozen") and not record.get("assessment", {}).get("start_kept", False)
     return {"trained": "the last layer and what the method adds (frozen)"} if is_frozen else {}

@@ -21,10 +21,10 @@ from wildood.detect.drift import Drift, measure_drift
 from wildood.detect.frozen import check_frozen, freeze, put_back
 from wildood.detect.posthoc import choose_score, low_accuracy
 from wildood.detect.pretrain import check_augmentation, check_schedule, run_record
-from wildood.detect.retrain import Kept, is_worthwhile, train_on_all, wild_count
+from wildood.detect.retrain import is_as_good, is_worthwhile, look_at, train_on_all
 from wildood.detect.split import FitSplit, check_fresh, check_seed, split_for_fit
 from wildood.detect.temperature import divide_logits
-from wildood.errors import InputError
+from wildood.errors import InputError, TrainingError
 from wildood.evaluate.selection import Comparison
 from wildood.evaluate.thresholds import check_alpha, check_confidence
 from wildood.methods.objective import Method, Objective, stages_of
@@ -120,9 +120,10 @@ def fit(
             that has it. Weights, losses, constraints and multipliers stay in float32, and so does all evaluation.
         frozen: train only the last layer and what the method adds, on features that are computed once and kept in memory.
         keep: "best": the epoch with the lowest wild acceptance on data set aside (no OOD labels), or the start where no
-            epoch is shown to help. Of up to 3,000 wild examples, a second training then uses all, also those set aside;
-            `detector.trial` is the detector before, and callbacks are not called again. "last": the last epoch. "as_published": the released choice, by the whole holdout and
-            `ood`, whatever it costs in accuracy; nothing is promised.
+            epoch is shown to help. Of up to 3,000 wild examples, a second training then uses all, also those set aside:
+            `detector.trial` is the detector before, and callbacks are not called again. "last": the last epoch.
+            "as_published": the released choice, by the whole holdout and `ood`, whatever it costs in accuracy; nothing is
+            promised.
         ood: known OOD examples. They choose the epoch in the place of wild data, and are used for nothing else.
         allow_duplicates: accept equal examples in the holdout and in training data, because inputs repeat by nature (few
             distinct rows or token sequences). The promise then says how many are equal. Without it, more equal examples than
@@ -469,24 +470,39 @@ def _with_ensemble(trained: _Deployed, start: Baseline, data: FitSplit, settings
 
 
 def _trained_on_all(trial: Detector, copied: Callable[[], Classifier], trained: _Trained, settings: _Settings) -> Detector:
-    """The detector trained again with what was set aside, if much was. It keeps the trial, which has not seen that data."""
-    data, promise, steps = trained.data, trial.promise, [int(row["step"]) for row in trained.history]
-    is_last = settings.keep != "best" or settings.frozen
-    if promise is None or is_last or not is_worthwhile(settings.method, settings.schedule, data):
+    """The detector trained again on all wild data, where much was set aside; it keeps the trial, which has not seen that."""
+    data, traffic, seed = trained.data, trained.data.traffic, settings.seed
+    trains_once = settings.keep != "best" or settings.frozen or not is_worthwhile(settings.method, settings.schedule, data)
+    if trains_once or traffic is None or trial.promise is None:
         return trial
-    classifier, kept = copied(), Kept(trained.objective, data, trained.drift, steps[trained.kept], steps[-1])
+    stop, steps = (int(trained.history[row]["step"]) for row in (trained.kept, -1))
+    logger.info("training again, %d steps on all wild data, with what was set aside", stop)
+    classifier = copied()
     classifier.train_in(settings.precision)
-    same = settings.method, settings.schedule, settings.alpha, settings.seed, trained.run
-    objective = train_on_all(classifier, kept, *same)
-    if objective is None:
+    start = look_at(classifier, EnergyScore(), data, seed)
+    fresh_share = 0.5 if trained.drift is None else trained.drift.fresh_share(data)
+    same: dict[str, Any] = {"stop": stop, "steps": steps, "fresh_share": fresh_share, "seed": seed, "run": trained.run}
+    try:
+        objective = train_on_all(classifier, data, settings.method, settings.schedule, **same)
+        score: Score | None = objective.score.eval()
+        if isinstance(trial.scorer, Ensemble):
+            classifier = with_features(classifier, data.labelled, settings.features) or classifier
+            score = fitted_ensemble(classifier, data, seed)
+        if score is None:
+            return trial
+        first, second = look_at(trial.classifier, trial.scorer, data, seed), look_at(classifier, score, data, seed)
+        again = {"steps": stop, "wild": sum(map(len, traffic.pools)), "accuracy": float(second.correct.mean())}
+        record = trial.record | {"derived": objective.derived, "retrained": again}
+        record.pop("accuracy_lost", None)
+        detector = Detector(classifier.eval(), score, trial.example, history=trained.history, record=record, trial=trial)
+        _calibrate(detector, data, settings, unseen=trial.promise.unseen)
+    except (TrainingError, InputError) as error:
+        logger.warning("the second training failed, and the first one is kept: %s", error)
         return trial
-    score: Score = objective.score.eval()
-    if isinstance(trial.scorer, Ensemble):
-        classifier = with_features(classifier, data.labelled, settings.features) or classifier
-        score = fitted_ensemble(classifier, data, settings.seed) or score
-    record = trial.record | {"derived": objective.derived, "retrained": {"steps": kept.step, "wild": wild_count(data)}}
-    detector = Detector(classifier.eval(), score, trial.example, history=trained.history, record=record, trial=trial)
-    _calibrate(detector, data, settings, unseen=promise.unseen)
+    if not is_as_good(first, second, start, settings.alpha):
+        logger.info("the second training is not as good as the first one, which is kept")
+        return trial
+    detector.record |= accuracy_lost(detector, len(data.selection))
     logger.info("threshold %s: %s", detector.threshold_text, detector.promise_text)
     return detector
 

@@ -1,19 +1,24 @@
-"""Once what was set aside has chosen, it may train: one more training on all wild data, as long as the one before."""
+"""A second training on all wild data, including the examples that chose the epoch."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from wildood.detect.drift import Drift
-from wildood.detect.split import FitSplit
-from wildood.evaluate.selection import Selection
+import numpy as np
+
+from wildood.data.validation import all_labels
+from wildood.data.wild import MOST_ASIDE
+from wildood.detect.split import FitSplit, subsample
+from wildood.evaluate.metrics import Floats
+from wildood.evaluate.selection import Mask, Selection, compare_acceptance, paired_difference
 from wildood.methods.objective import Method, Objective, stages_of
 from wildood.methods.schedule import Schedule
 from wildood.models.classifier import Classifier
+from wildood.scores.score import Score, score_all
 from wildood.train.callbacks import Callback
 from wildood.train.checkpoint import RunDirectory
+from wildood.train.distributed import broadcast
 from wildood.train.loop import train
-from wildood.train.monitor import Monitor, measure_start
-from wildood.train.progress import logger
+from wildood.train.monitor import measure_start
 
 if TYPE_CHECKING:
     from wildood.train.loop import Training
@@ -21,58 +26,39 @@ if TYPE_CHECKING:
 WORTHWHILE = 1 / 3  # of the wild data that is set aside: training on all of it is then on half as much again, or more
 
 
-class Kept(NamedTuple):
-    """A finished training, of which the weights after `step` of `steps` are kept."""
-
-    objective: Objective
-    data: FitSplit
-    drift: Drift | None
-    step: int
-    steps: int
-
-
 def is_worthwhile(method: Method, schedule: Schedule, data: FitSplit) -> bool:
-    """Whether to train again: much wild data is set aside, and the training had no length or time that a user gave."""
-    if data.wild_aside is None or not schedule.ends_itself or schedule.minutes is not None or len(stages_of(method)) > 1:
+    """Whether to train again: much wild data is set aside, and no length or time of the training was given."""
+    if data.traffic is None or data.wild is None or schedule.minutes is not None or not schedule.ends_itself:
         return False
-    return data.traffic is not None and len(data.wild_aside) >= WORTHWHILE * wild_count(data)
-
-
-def wild_count(data: FitSplit) -> int:
-    """The number of all wild examples."""
-    return 0 if data.traffic is None else sum(map(len, data.traffic.pools))
+    count, trained = (sum(map(len, wild.pools)) for wild in (data.traffic, data.wild))
+    return len(stages_of(method)) == 1 and trained <= (1 - WORTHWHILE) * count
 
 
 def train_on_all(
-    classifier: Classifier, kept: Kept, method: Method, schedule: Schedule, alpha: float, seed: int, run: RunDirectory | None
-) -> Objective | None:
-    """Train another copy of the start on all wild data; None if that failed.
-
-    It failed if the result is less accurate than what was kept, or accepts more of what was set aside, which trained it.
-    """
-    data = kept.data
-    assert data.traffic is not None  # noqa: S101 - `is_worthwhile`
-    logger.info("training again for %d steps, on all wild data: what was set aside has chosen", kept.step)
+    classifier: Classifier,
+    data: FitSplit,
+    method: Method,
+    schedule: Schedule,
+    *,
+    stop: int,
+    steps: int,
+    fresh_share: float,
+    seed: int,
+    run: RunDirectory | None,
+) -> Objective:
+    """Train a start on all wild data until step `stop` of `steps`, as the first training was."""
     objective = method.objective(classifier, measure_start(classifier, data.labelled, seed, data.traffic))
     train(
         objective,
         data.labelled,
         data.traffic,
-        replace(schedule, steps=kept.steps),
+        replace(schedule, steps=steps),
         seed,
         fresh=data.fresh,
-        fresh_share=0.5 if kept.drift is None else kept.drift.fresh_share(data),
+        fresh_share=fresh_share,
         run=None if run is None else run.stage("all-wild"),
-        callbacks=[StopAt(kept.step)],
+        callbacks=[StopAt(stop)],
     )
-    monitor, selection = Monitor(data.selection, data.wild_aside, alpha), Selection(alpha)
-    for each in (kept.objective, objective):
-        look = monitor(each)
-        assert look.scores is not None  # noqa: S101 - there is wild data
-        selection.see(look.scores, look.correct)
-    if not selection.kept:
-        logger.info("the training on all wild data failed: the one before is kept")
-        return None
     return objective
 
 
@@ -90,3 +76,32 @@ class StopAt(Callback):
         """Stop if it is time."""
         if training.steps >= self.steps:
             training.stop()
+
+
+class Look(NamedTuple):
+    """The scores of the holdout examples that choose and of wild ones, and which of the former are classified correctly."""
+
+    known: Floats
+    wild: Floats
+    correct: Mask
+
+
+def look_at(classifier: Classifier, score: Score, data: FitSplit, seed: int) -> Look:
+    """What a classifier with a score says of them; of much wild data, of a sample."""
+    assert data.traffic is not None  # noqa: S101 - `is_worthwhile`
+    known, classes = score_all(classifier, data.selection, score)
+    wild, _ = score_all(classifier, subsample(data.traffic.whole(seed), MOST_ASIDE, seed), score)
+    return Look(known.astype(np.float64), wild.astype(np.float64), classes == all_labels(data.selection).numpy())
+
+
+def is_as_good(first: Look, second: Look, start: Look, alpha: float) -> bool:
+    """Whether the second training did not fail, beside the first one and the start.
+
+    It is no less accurate than the start beyond what an epoch may lose, and does not accept more wild data than the first by
+    more than the standard error. No unseen wild data is left to compare them: of one part of it, the first training has seen
+    nothing, and of the other part, it has seen nothing else.
+    """
+    lost, error = paired_difference(start.correct, second.correct)
+    more = compare_acceptance((second.known, second.wild), (first.known, first.wild), alpha)
+    good = lost <= Selection.accuracy_loss + error + 1e-12 and not more.is_larger_than_its_error
+    return broadcast(b"good" if good else b"worse") == b"good"  # all processes decide as the first one does

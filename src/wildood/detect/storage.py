@@ -95,6 +95,7 @@ class _Assessment(TypedDict, total=False):
 class _Retrained(TypedDict):
     steps: Count
     wild: Count
+    accuracy: float
 
 
 class _Text(TypedDict):

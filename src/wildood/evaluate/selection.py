@@ -68,7 +68,7 @@ class Selection:
         if self.start_correct is None or self.by_wild is None or self.by_id is None:
             self.start_correct, self.least, self.by_wild, self.by_id = correct, accepted, by_wild, by_id
             return
-        lost, error = _paired_difference(self.start_correct, correct)
+        lost, error = paired_difference(self.start_correct, correct)
         if lost > self.accuracy_loss + error + 1e-12:
             return
         if accepted < self.least:
@@ -92,10 +92,10 @@ class Selection:
             setattr(self, name, state[name])
 
 
-def _paired_difference(first: Mask, second: Mask) -> tuple[float, float]:
+def paired_difference(first: Mask, second: Mask) -> tuple[float, float]:
     """The difference of two shares of the same examples, and its standard error.
 
-    >>> _paired_difference(np.array([True, True, True, False]), np.array([True, False, True, False]))
+    >>> paired_difference(np.array([True, True, True, False]), np.array([True, False, True, False]))
     (0.25, 0.25)
     """
     difference = float(np.mean(first)) - float(np.mean(second))

@@ -72,7 +72,7 @@ def fit_page(
         title: figures.histogram(key, each.known, each.wild, each.threshold, (name, "wild"))
         for title, key, each in (
             ("Before: the energy of the classifier as it was", "before", start),
-            ("After: the score of the finished detector", "after", after),
+            (f"After: the score of the {'trial' if detector.trial else 'finished detector'}", "after", after),
         )
     }
     return render(
