@@ -65,6 +65,9 @@ class Woods:
         logit_start: where w and b start. "quantile": w = -1/std(S), b = -w q05(S). "constraint": w = -2/std(S), and the b at
             which the false-alarm constraint is met. "random": both from U(-1, 1), w made negative. "random_signed": with
             either sign of w, as in the released code.
+        margin: how far beyond the bend that the false-alarm constraint has in S the bend of wild data is, in units of
+            std(S): the wild loss is σ(-(w (S + margin std(S)) + b)). 0 is WOODS, more is SCONE (Bai et al., 2023): known
+            examples that have changed are pushed less, and fewer unknown ones are caught (docs/method.md).
         false_alarm_loss: what the constraint on false alarms averages: the paper's soft rate σ(z) ("sigmoid"), or
             log(1 + exp(z)) ("logistic"), which gives up no ID example: its gradient does not vanish where z is large.
             max(1 + z, 0) is the "hinge".
@@ -98,6 +101,7 @@ class Woods:
     lambda1: float = 1.0
     lambda2: float | None = None
     logit_start: LogitStart = "quantile"
+    margin: float = 0.0
     false_alarm_loss: FalseAlarmLoss = "logistic"
     distillation: float | None = None
     precondition: Preconditioning | None = "shared"
@@ -121,6 +125,7 @@ class Woods:
             lambda1=not_negative,
             lambda2=optional(not_negative),
             logit_start=partial(check_choice, choices=get_args(LogitStart)),
+            margin=not_negative,
             false_alarm_loss=partial(check_choice, choices=get_args(FalseAlarmLoss)),
             distillation=optional(not_negative),
             precondition=optional(partial(check_choice, choices=get_args(Preconditioning))),
@@ -268,6 +273,7 @@ class WoodsObjective(Objective):
     def __init__(self, method: Woods, classifier: Classifier, start: Start, layer: Precondition | None) -> None:
         super().__init__(classifier, EnergyScore(), method.duals(), layer)
         self.alpha, self.tau, self.decay_logit = method.alpha, method.tau_from(start), method.decay_logit
+        self.margin = method.margin * start.spread
         self.false_alarm_loss = FALSE_ALARM_LOSSES[method.false_alarm_loss]
         logit = EnergyLogit.from_start(method.logit_start, start, method.alpha, self.false_alarm_loss)
         self.logit = logit.to(classifier.device)
@@ -275,9 +281,9 @@ class WoodsObjective(Objective):
         self.derived = {"tau": self.tau, **{name: getattr(method, name) for name in DERIVED}}
 
     def forward(self, batch: Batch) -> Terms:
-        """Mean σ(-z) of the wild examples (plus distillation on them), and the constraints on the labelled ones."""
+        """Mean σ(-z - w margin) of the wild examples (plus distillation on them), and the constraints on labelled ones."""
         labelled, wild = self.outputs(batch)
-        loss = torch.sigmoid(-self.logit(wild.logits)).mean()
+        loss = torch.sigmoid(-(self.logit(wild.logits) + self.logit.w * self.margin)).mean()
         if self.distillation is not None and batch.wild is not None:
             loss = loss + self.distillation(batch.wild, wild.logits)
         return Terms(loss, self.constraints(labelled, batch.labels))

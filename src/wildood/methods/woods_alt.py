@@ -56,6 +56,8 @@ class WoodsAlt(Woods):
             raise InputError("WoodsAlt: precondition is 'shared', but its head has one output: give 'rows' or None")
         if self.logit_start != "quantile" or self.decay_logit:
             raise InputError("WoodsAlt has no w and b: leave out logit_start and decay_logit")
+        if self.margin:
+            raise InputError("WoodsAlt has the hinge on wild data, which a margin would make stronger: leave out margin")
         if self.false_alarm_loss != "hinge":
             raise InputError("WoodsAlt has the hinge for false alarms: leave out false_alarm_loss")
 
