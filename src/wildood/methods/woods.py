@@ -76,6 +76,8 @@ class Woods:
         precondition: train the last layer in whitened coordinates ("rows"), or there with a direction that all classes
             share, which moves the energy and no prediction ("shared"); None trains it as it is.
         precondition_scale: multiplies the learning rate of the preconditioned layer.
+        judged_weight: weight of the term of `fit(judged=...)`: the mean of log(1 + exp(-z)) over judged unknowns and
+            log(1 + exp(z)) over judged known examples.
         decay_logit: apply weight decay to w and b, too.
         dual_ascent: "projected" is λ <- max(0, λ + mu2 c); "gradient" is λ <- λ + mu2 ∂ψ/∂λ, line 7 of Algorithm 1.
         shared_multiplier: one multiplier for both constraints, from `lambda1`, as in the released code.
@@ -92,6 +94,7 @@ class Woods:
 
     uses_features: ClassVar[bool] = False
     uses_wild: ClassVar[bool] = True
+    uses_judged: ClassVar[bool] = True
 
     alpha: float = 0.05
     tau: float | None = None
@@ -106,6 +109,7 @@ class Woods:
     distillation: float | None = None
     precondition: Preconditioning | None = "shared"
     precondition_scale: float = 1.0
+    judged_weight: float = 1.0
     decay_logit: bool = False
     dual_ascent: DualAscent = "projected"
     shared_multiplier: bool = False
@@ -130,6 +134,7 @@ class Woods:
             distillation=optional(not_negative),
             precondition=optional(partial(check_choice, choices=get_args(Preconditioning))),
             precondition_scale=check_positive,
+            judged_weight=not_negative,
             decay_logit=check_flag,
             dual_ascent=partial(check_choice, choices=get_args(DualAscent)),
             shared_multiplier=check_flag,
@@ -273,7 +278,7 @@ class WoodsObjective(Objective):
     def __init__(self, method: Woods, classifier: Classifier, start: Start, layer: Precondition | None) -> None:
         super().__init__(classifier, EnergyScore(), method.duals(), layer)
         self.alpha, self.tau, self.decay_logit = method.alpha, method.tau_from(start), method.decay_logit
-        self.margin = method.margin * start.spread
+        self.margin, self.judged_weight = method.margin * start.spread, method.judged_weight
         self.false_alarm_loss = FALSE_ALARM_LOSSES[method.false_alarm_loss]
         logit = EnergyLogit.from_start(method.logit_start, start, method.alpha, self.false_alarm_loss)
         self.logit = logit.to(classifier.device)
@@ -286,6 +291,9 @@ class WoodsObjective(Objective):
         loss = torch.sigmoid(-(self.logit(wild.logits) + self.logit.w * self.margin)).mean()
         if self.distillation is not None and batch.wild is not None:
             loss = loss + self.distillation(batch.wild, wild.logits)
+        if batch.judged is not None and batch.is_ood is not None:
+            z = self.logit(self.judged_outputs(batch.judged).logits)
+            loss = loss + self.judged_weight * F.binary_cross_entropy_with_logits(z, batch.is_ood)
         return Terms(loss, self.constraints(labelled, batch.labels))
 
     def constraints(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
