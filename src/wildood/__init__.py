@@ -57,6 +57,7 @@ _HOMES = {
     "fit_many": "wildood.detect.fit_many",
     "fpr_by_share": "wildood.evaluate.mixture",
     "inspect": "wildood.report.inspection",
+    "label_plan": "wildood.detect.label_plan",
     "load": "wildood.detect.storage",
     "open_images": "wildood.data.folders",
     "open_set": "wildood.data.catalog",
@@ -118,6 +119,7 @@ __all__ = [
     "fit_many",
     "fpr_by_share",
     "inspect",
+    "label_plan",
     "load",
     "open_images",
     "open_set",
@@ -137,6 +139,7 @@ if TYPE_CHECKING:
     from wildood.detect.estimator import WildClassifier
     from wildood.detect.fit import fit
     from wildood.detect.fit_many import fit_many, select
+    from wildood.detect.label_plan import label_plan
     from wildood.detect.posthoc import posthoc
     from wildood.detect.pretrain import pretrain
     from wildood.detect.storage import load

@@ -95,6 +95,22 @@ def test_the_table_is_printed_and_the_files_are_written(place, files, capsys):
     ]
 
 
+def test_known_examples_that_have_changed_are_in_table_and_files(place, capsys):
+    shifted, detector = np.load("test.npz"), wildood.load("d")
+    np.savez(place / "noisy.npz", x=shifted["x"] - 1, y=shifted["y"])
+    words = ["--shifted", str(place / "noisy.npz"), "--out", str(place / "o")]
+    assert main(["evaluate", "d", *SETS, *QUICK, *words]) == 0
+    printed = capsys.readouterr()
+    record = json.loads((place / "o" / "metrics.json").read_text())["shifted"]
+    assert record["name"] == "noisy.npz"
+    assert record["accuracy"]["count"] == (detector.classify(shifted["x"] - 1) == shifted["y"]).sum()
+    assert "shifted set: noisy.npz" in printed.out
+    assert "noisy.npz: known examples that have changed since the holdout" in printed.out
+    assert "shifted: 80 examples of 2 classes from" in printed.err
+    for name in ("table.md", "table.tex"):
+        assert "shifted set: noisy.npz" in (place / "o" / name).read_text()
+
+
 def test_metrics_json_holds_what_the_library_says(place, files):
     assert main(["evaluate", "d", *SETS, *QUICK, "--seed", "3", "--quiet", "--out", str(place / "o")]) == 0
     record = json.loads((place / "o" / "metrics.json").read_text())

@@ -72,13 +72,13 @@ class Extended(Woods):
     """A method with more settings.
 
     Attributes:
-        margin: how far apart.
+        gap: how far apart.
         start: where it begins.
     """
 
     uses_wild: ClassVar[bool] = True
 
-    margin: float | None = 2.5
+    gap: float | None = 2.5
     start: Literal["here", "there"] = "here"
 
     def schedule(self):
@@ -87,15 +87,15 @@ class Extended(Woods):
 
 def test_a_new_setting_of_a_method_is_an_option_and_a_name_in_the_file(config, monkeypatch, capsys):
     monkeypatch.setitem(METHODS, "woods", Extended)
-    options = parse_fit("--margin", "None", "--start", "there", "--alpha", "0.1")
-    assert options.settings == Extended(alpha=0.1, margin=None, start="there")
+    options = parse_fit("--gap", "None", "--start", "there", "--alpha", "0.1")
+    assert options.settings == Extended(alpha=0.1, gap=None, start="there")
     assert options.schedule.steps == 7  # which depends on the setting
     written = as_toml(options, "fit")
     assert parse_fit(*config(written)).settings == options.settings
     with pytest.raises(SystemExit):
         parse_fit("--help-all")
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "--margin NUMBER how far apart. (default: 2.5) --start {here,there} where it begins. (default: here)" in shown
+    assert "--gap NUMBER how far apart. (default: 2.5) --start {here,there} where it begins. (default: here)" in shown
     assert "--alpha NUMBER" in shown
 
 

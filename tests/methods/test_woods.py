@@ -59,6 +59,37 @@ def test_the_logistic_loss_of_false_alarms_gives_up_no_example():
     assert slopes[1] == 0
 
 
+def test_the_margin_moves_the_bend_of_wild_data_as_in_scone():
+    beginning = start()
+    objective = Woods(margin=2.5).objective(Classifier(nn.Identity()), beginning)
+    w, b = (objective.watch()[name] for name in "wb")
+    drawn = batch()
+    sums, eta = drawn.wild.double().exp().sum(1).log(), -2.5 * beginning.logsumexp.double().std()
+    loss, constraints = objective(drawn)
+    assert loss.item() == pytest.approx((1 / (1 + torch.exp(w * (sums - eta) + b))).mean().item(), rel=1e-5)
+    without = Woods().objective(Classifier(nn.Identity()), beginning)(drawn)
+    assert {name: c.item() for name, c in constraints.items()} == {name: c.item() for name, c in without.constraints.items()}
+
+
+def test_a_margin_divides_the_push_on_surely_known_examples():
+    beginning, known = start(), torch.full((1, 5), 25.0, requires_grad=True)
+    pushes = []
+    for margin in (0.0, 2.0):
+        loss, _ = Woods(margin=margin).objective(Classifier(nn.Identity()), beginning)(batch()._replace(wild=known))
+        pushes.append(torch.autograd.grad(loss, known)[0].sum().item())
+    assert pushes[0] / pushes[1] == pytest.approx(math.exp(2), rel=1e-2)
+
+
+def test_without_a_margin_every_bit_is_that_of_woods():
+    objective, drawn = Woods(distillation=0.0).objective(Classifier(nn.Linear(5, 5)), start()), batch()
+    loss, _ = objective(drawn)
+    plain = torch.sigmoid(-objective.logit(objective.outputs(drawn)[1].logits)).mean()
+    parameters = [each for each in objective.parameters() if each.requires_grad]
+    found, expected = (torch.autograd.grad(each, parameters) for each in (loss, plain))
+    assert torch.equal(loss, plain)
+    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
 def test_one_forward_pass_sees_labelled_and_wild_together():
     seen = []
 
@@ -206,6 +237,7 @@ def test_woods_alt_draws_its_head_from_the_seed_and_leaves_the_global_generator_
         ({"gamma": 0.9}, "gamma"),
         ({"lambda1": -0.1}, "lambda1"),
         ({"logit_start": "zero"}, "logit_start"),
+        ({"margin": -1.0}, "margin"),
         ({"distillation": -1.0}, "distillation"),
         ({"precondition": "all"}, "precondition"),
         ({"dual_ascent": "none"}, "dual_ascent"),
@@ -217,7 +249,9 @@ def test_settings_that_make_no_sense_are_refused(settings, message):
         Woods(**settings)
 
 
-@pytest.mark.parametrize("settings", [{"precondition": "shared"}, {"logit_start": "random"}, {"decay_logit": True}])
+@pytest.mark.parametrize(
+    "settings", [{"precondition": "shared"}, {"logit_start": "random"}, {"decay_logit": True}, {"margin": 1.0}]
+)
 def test_woods_alt_refuses_what_its_head_cannot_have(settings):
     with pytest.raises(InputError, match="WoodsAlt"):
         WoodsAlt(**settings)

@@ -162,6 +162,30 @@ def test_the_labels_of_ood_examples_are_ignored(detector, evaluation):
     assert found.ood == evaluation.ood
 
 
+def test_a_shifted_set_is_measured_as_known_and_promised_nothing(detector, evaluation, parse):
+    x, y = points(90, 0.3)
+    shifted = {"shifted": (x, y)}
+    found = wildood.evaluate(detector, id=(X, Y), ood={"far": FAR, "near": NEAR}, resamples=20, **shifted)
+    assert (found.id, found.ood, found.promise) == (evaluation.id, evaluation.ood, evaluation.promise)
+    assert (found.shifted.name, found.shifted.examples) == ("shifted", 90)
+    assert found.shifted.accuracy.count == np.sum(detector.classify(x) == y)
+    assert found.shifted.false_alarms.count == np.sum(detector.predict(x) == wildood.UNKNOWN)
+    note = "shifted: known examples that have changed since the holdout; no rate is promised for them."
+    assert note in repr(found)
+    assert "shifted set: shifted" in repr(found)
+    record = found.to_dict()
+    assert (
+        json.loads(json.dumps(record, allow_nan=False))["shifted"]["false_alarms"]["count"]
+        == counted(found.shifted.false_alarms)[0]
+    )
+    assert set(record["shifted"]) == set(record["id"])
+    panel = parse(found.page()).panel("What it costs where known data has changed")
+    assert list(panel.rows()) == ["accuracy ↑", "accuracy of the accepted ↑", "false alarms ↓"]
+    assert evaluation.shifted is None
+    assert evaluation.to_dict()["shifted"] is None
+    assert "where known data has changed" not in evaluation.page()
+
+
 def test_repr_is_a_table_and_the_verdict(evaluation):
     tables, costs, notes = repr(evaluation).split("\n\n")
     head, _, far, near, mean = tables.splitlines()
@@ -270,6 +294,8 @@ MISTAKES = {
     "floats for labels": ({"id": TensorDataset(torch.tensor(X), torch.rand(150))}, "id: labels have dtype float32"),
     "shape": ({"ood": {"far": FAR[:, :1]}}, r"far: an example has shape \(1,\), expected \(2,\)"),
     "empty": ({"id": X[:0]}, r"id has shape \(0, 2\): give at least one example"),
+    "shifted is id": ({"shifted": (X, Y)}, "id and shifted hold the same examples: give each set once"),
+    "shifted labels": ({"shifted": (X + 1, Y + 5)}, "shifted: a label is 7, but the model has 3 classes"),
     "resamples": ({"resamples": 0}, "resamples is 0: give at least 1"),
     "seed": ({"seed": -1}, "seed is -1: give a whole number from 0 on"),
 }  # fmt: skip

@@ -18,7 +18,7 @@ from wildood.detect.split import check_seed
 from wildood.errors import InputError, as_utf8
 from wildood.experiments.evaluation import RESAMPLES
 from wildood.report.evaluation import evaluate, set_name
-from wildood.report.evaluation_page import CONVENTION, UNITS, id_table, ood_table, promise_text
+from wildood.report.evaluation_page import CONVENTION, UNITS, all_tables, not_promised, promise_text
 from wildood.report.figures import plots_installed
 from wildood.report.table import print_table
 from wildood.settings import check_integer
@@ -34,6 +34,8 @@ class EvaluateOptions:
         id: known examples that nobody has trained on, with labels if there are any: a directory of pictures, a .csv or
             .jsonl file of paths, FILE.npz, FILE.npy or a named set.
         ood: one or more sets of unknown examples, named in the same ways.
+        shifted: known examples that look different from those of the training, named in the same ways: their accuracy and
+            false alarms.
         model: module:function that builds a model of your own. For security, loading a detector never imports code.
         out: the directory to write to (default: DETECTOR/evaluation).
         skip_broken: leave out pictures that cannot be read, instead of stopping.
@@ -45,6 +47,7 @@ class EvaluateOptions:
     detector: Annotated[Path, tyro.conf.Positional, named("DETECTOR")]
     id: Annotated[str | None, named("DATA")] = None
     ood: Annotated[tuple[str, ...], named("DATA [DATA ...]")] = ()
+    shifted: Annotated[str | None, named("DATA")] = None
     model: Annotated[str | None, named("MODULE:FUNCTION")] = None
     device: Annotated[str | None, named("NAME", help=DEVICE)] = None
     out: Annotated[Path | None, named("DIRECTORY")] = None
@@ -72,12 +75,16 @@ def run(words: Sequence[str]) -> None:
         sets = {
             name: read_unlabelled(text, "--ood", options, detector) for name, text in zip(names, options.ood, strict=True)
         }
-        settings = {"resamples": options.resamples, "seed": options.seed}
-        report = evaluate(detector, known, sets, **settings, command=command, directory=options.detector)
+        shifted = None if options.shifted is None else read_test(options.shifted, "--shifted", options, detector)
+        report = evaluate(
+            detector, known, sets, shifted=shifted, resamples=options.resamples, seed=options.seed, command=command,
+            directory=options.detector,
+        )  # fmt: skip
     report.save(out, page=False)
-    print_table(ood_table(report))
-    print_table(id_table(report))
-    say("\n".join([UNITS, CONVENTION, promise_text(report.promise), f"{out}: metrics.json, table.md, table.tex"]))
+    for table in all_tables(report):
+        print_table(table)
+    notes = filter(None, [UNITS, CONVENTION, promise_text(report.promise), not_promised(report)])
+    say("\n".join([*notes, f"{out}: metrics.json, table.md, table.tex"]))
     with verbose_logging(verbose=not options.quiet):
         if plots_installed():
             write_text(out / "report.html", report.page())

@@ -16,6 +16,7 @@ from wildood.cli.inputs import (
     adapt,
     check_colours,
     input_spec,
+    read_judged,
     read_labelled,
     read_model,
     read_start,
@@ -60,6 +61,8 @@ class FitOptions(TrainingOptions):
         holdout: ID examples that the model was not trained on, with their classes: they calibrate the false-alarm rate.
         fresh: known examples as they come now, without classes, for the constraint on false alarms (default: a third of a
             large holdout, where its features differ from those of labelled).
+        judged: wild examples that a person has called known or unknown: FILE.npz with x and is_ood (1 for unknown), a
+            directory of pictures in known/ and unknown/, or a file whose classes are these (woods and woods-alt).
         method: woods, woods-alt, oe, energy-margin, energy-logistic, godin or csi; wildood fit --method NAME --help-all
             shows the settings of a method.
         as_published: do what the released code does, bugs included (woods, woods-alt and energy-logistic).
@@ -76,6 +79,7 @@ class FitOptions(TrainingOptions):
     wild: Annotated[str | None, named("DATA")] = None
     holdout: Annotated[str | None, named("DATA")] = None
     fresh: Annotated[str | None, named("DATA")] = None
+    judged: Annotated[str | None, named("DATA")] = None
     method: Annotated[
         Literal["woods", "woods-alt", "oe", "energy-margin", "energy-logistic", "godin", "csi"], named("NAME", None)
     ] = "woods"
@@ -112,6 +116,7 @@ def run(words: Sequence[str]) -> None:
                 "nothing about a detector that starts from it: give unseen ones"
             )
         fresh = None if options.fresh is None else read_unlabelled(options.fresh, "--fresh", options, labelled)
+        judged = None if options.judged is None else read_judged(options.judged, "--judged", options, labelled)
         options, model = adapt(labelled, options, model, start)
     same = (
         "schedule",
@@ -126,7 +131,8 @@ def run(words: Sequence[str]) -> None:
         "seed",
     )
     settings = {name: getattr(options, name) for name in same}
-    settings |= {"fresh": fresh, "input": input_spec(options), "run_dir": options.out / "run", "verbose": not options.quiet}
+    settings |= {"fresh": fresh, "judged": judged, "input": input_spec(options)}
+    settings |= {"run_dir": options.out / "run", "verbose": not options.quiet}
     ranking = None
     if methods:
         fitted = fit_many(model, labelled, wild, holdout, methods=methods, **settings)
@@ -144,6 +150,8 @@ def run(words: Sequence[str]) -> None:
     detector.save(options.out)
     write_text(options.out / "settings.toml", as_toml(options, "fit"))
     say(f"{options.out}: {detector.promise_text}")
+    if detector.caught is not None:
+        say(str(detector.caught))
     with verbose_logging(verbose=not options.quiet):
         _write_page(options, detector, model, (labelled, wild, holdout), shlex.join(["wildood", "fit", *words]))
 

@@ -12,6 +12,7 @@ from textwrap import shorten
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -356,6 +357,24 @@ def read_labelled(text: str, option: str, options: Any, like: Data | Detector | 
 def read_unlabelled(text: str, option: str, options: Any, like: Data | Detector) -> Data:
     """The examples that an option names, in the shape of other examples or of a detector's, without labels."""
     return _logged(replace(_read(text, option, options, like, labels=False), labels=None, classes=()), option)
+
+
+def read_judged(text: str, option: str, options: Any, like: Data | Detector) -> tuple[Any, npt.NDArray[np.bool_]]:
+    """Wild examples, and which of them a person has called unknown."""
+    if text.endswith(".npz"):
+        with _naming_errors(text, option), np.load(text) as file:
+            if not {"x", "is_ood"} <= set(file.files):
+                has = ", ".join(file.files) or "nothing"
+                raise InputError(f"{option}: {text} has {has}: give x, and is_ood with 1 for unknown and 0 for known")
+            examples, is_ood = file["x"], file["is_ood"]
+        logger.info("%s: %d examples from %s", option.lstrip("-"), len(examples), text)
+        return examples, is_ood
+    judged = _logged(_read(text, option, options, like), option)
+    if judged.labels is None or set(judged.classes) != {"known", "unknown"}:
+        has = ", ".join(map(str, judged.classes)) or "numbers"
+        raise InputError(f"{option}: the classes of {text} are {has}: call them known and unknown")
+    answers = np.asarray(judged.labels) == judged.classes.index("unknown")
+    return replace(judged, labels=None, classes=()), answers
 
 
 def read_test(text: str, option: str, options: Any, detector: Detector) -> Data:

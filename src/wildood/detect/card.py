@@ -6,12 +6,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from jinja2 import Environment, StrictUndefined, Template
 
 from wildood.data.files import digest
 from wildood.data.inputs import InputSpec, Spec
 from wildood.data.tables import TableSpec
-from wildood.detect.detector import threshold_text, warnings_of
+from wildood.detect.detector import caught_at, threshold_text, warnings_of
 from wildood.errors import as_utf8, printable
 from wildood.settings import settings_text
 
@@ -50,11 +51,13 @@ This detector answers with a class, or with -1 (unknown) where its score is abov
 
 ## What it promises
 
-{% for name, text in lines.items() if name in ("promise", "by class", "assumes") %}
+{% for name, text in lines.items() if name in ("promise", "by class", "assumes", "caught") %}
 - **{{ name }}:** {{ text }}
 {% endfor %}
 
+{% if "caught" not in lines %}
 How many unknowns are caught is not promised.
+{% endif %}
 {% if metrics %}
 
 ## What the fit measured
@@ -117,9 +120,18 @@ def description_lines(content: "Description") -> dict[str, str]:
         "promise": str(promise) if promise else "none: not calibrated",
         **({"by class": f"NOT done: {record['not_by_class']}"} if "not_by_class" in record else {}),
         **({"assumes": promise.assumption} if promise and promise.unseen else {}),
+        **_caught(record, float.fromhex(content["threshold"]), each),
         **(_making(record, content["history"]) if "method" in record else {}),
         "versions": settings_text(record.get("versions", {})),
     }
+
+
+def _caught(record: Mapping[str, Any], threshold: float, each: list[float] | None) -> dict[str, str]:
+    """The bound on what is caught, if judged unknowns give one, with what could not be checked."""
+    bound = caught_at(record, threshold, None if each is None else np.array(each))
+    if bound is None:
+        return {}
+    return {"caught": "; ".join(filter(None, [str(bound), record["judged"].get("caveat", "")]))}
 
 
 def card(content: "Description") -> str:

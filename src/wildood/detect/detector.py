@@ -21,6 +21,7 @@ from wildood.data.sources import Source
 from wildood.data.structures import Raw, is_structure
 from wildood.data.validation import in_order, rows_of, unlabelled_source
 from wildood.errors import InputError
+from wildood.evaluate.intervals import CaughtBound
 from wildood.evaluate.mixture import UnknownShare, unknown_share
 from wildood.evaluate.thresholds import (
     check_alpha,
@@ -401,6 +402,12 @@ class Detector:
             return "not calibrated"
         return str(self.promise) + (" (over all classes: by class was NOT done)" if "not_by_class" in self.record else "")
 
+    @property
+    def caught(self) -> CaughtBound | None:
+        """At least how many unknowns like the judged ones are rejected at the threshold; None where too few were judged."""
+        now = copy.copy(self)
+        return caught_at(now.record, now.threshold, now.class_thresholds)
+
     def __repr__(self) -> str:
         model, score = type(self.classifier.model).__name__, type(self.scorer).__name__
         return f"Detector({model}, {score}, threshold: {self.threshold_text}; {self.promise_text})"
@@ -452,6 +459,21 @@ class Detector:
         from wildood.detect.export import export  # noqa: PLC0415 - it is made of a detector
 
         return export(self, check_path(path, "the path"), examples)
+
+
+def caught_at(
+    record: Mapping[str, Any], threshold: float, class_thresholds: npt.NDArray[Any] | None = None
+) -> CaughtBound | None:
+    """The bound on what is caught, by judged unknowns of a fit's record that trained nothing; None without such.
+
+    >>> print(caught_at({"judged": {"scores": [1.0] * 18 + [0.0] * 2, "classes": [0] * 20}}, threshold=0.5))
+    at least 71.7 % of unknowns like the judged ones are caught, at 95 % confidence (18 of 20 judged unknowns that measure)
+    """
+    judged = record.get("judged", {})
+    scores = np.asarray(judged.get("scores", ()), np.float64)
+    if not len(scores) or np.isnan(threshold):
+        return None
+    return CaughtBound.of(scores > (threshold if class_thresholds is None else class_thresholds[judged["classes"]]))
 
 
 def threshold_text(threshold: float, class_thresholds: npt.ArrayLike | None = None) -> str:

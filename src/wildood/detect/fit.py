@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -22,7 +23,7 @@ from wildood.detect.frozen import check_frozen, freeze, put_back
 from wildood.detect.posthoc import choose_score, low_accuracy
 from wildood.detect.pretrain import check_augmentation, check_schedule, run_record
 from wildood.detect.retrain import is_as_good, is_worthwhile, look_at, train_on_all
-from wildood.detect.split import FitSplit, check_fresh, check_seed, split_for_fit
+from wildood.detect.split import FitSplit, check_fresh_and_judged, check_seed, split_for_fit
 from wildood.detect.temperature import divide_logits
 from wildood.errors import InputError, TrainingError
 from wildood.evaluate.selection import Comparison
@@ -67,6 +68,7 @@ def fit(
     holdout: Any = None,
     *,
     fresh: Any = None,
+    judged: Any = None,
     method: Method | None = None,
     schedule: Schedule | None = None,
     alpha: float | None = None,
@@ -104,6 +106,9 @@ def fit(
             them as well as on `labelled`, which matters where known data has changed since. Without it, a third of the
             holdout is used so where its features differ from those of `labelled`, if each third holds at least ten examples
             above its threshold (600 examples for 5 %).
+        judged: `(x, is_ood)`, wild examples that a person has called known (0) or unknown (1), for `Woods` and `WoodsAlt`.
+            They train. Of 20 unknown ones or more, half do not: they bound the share of unknowns like these that is
+            caught, `detector.caught`. They may be in `wild`, too; those that measure are then left out there.
         method: what to train with; `Woods()` by default.
         schedule: how long and how fast; by default the method's own (with several stages, that of the first), which for
             `Woods` ends when data set aside shows no more improvement.
@@ -174,7 +179,7 @@ def fit(
     check_spec(input)
     call: Call = call_model if forward is None else check_callable(forward, "forward", model, {})
     choose_device = partial(training_device, device=device)
-    check_fresh(fresh, method)
+    check_fresh_and_judged(fresh, judged, method)
     if frozen:
         check_frozen(method, settings.schedule, settings.precision)
     # The caller may be in inference mode.
@@ -186,7 +191,7 @@ def fit(
         fresh = rows_of(fresh, input, "fresh")
         data = split_for_fit(
             labelled, wild, holdout, settings.schedule, settings.alpha, input, keep, settings.seed, settings.confidence, ood,
-            uses_wild=method.uses_wild, allow_duplicates=allow_duplicates, fresh=fresh,
+            uses_wild=method.uses_wild, allow_duplicates=allow_duplicates, fresh=fresh, judged=judged,
             from_holdout=may_use_fresh(method),
         )  # fmt: skip
         copied = partial(
@@ -221,7 +226,7 @@ def fit(
             found = deployed.benefit, deployed.start_score, deployed.like_labelled
             assessment = assess(detector, trained.data, *found, settings.seed, start_kept=deployed.start_kept)
             detector.record["assessment"] = assessment.record()
-        detector.record |= accuracy_lost(detector, len(trained.data.selection))
+        detector.record |= accuracy_lost(detector, len(trained.data.selection)) | _judged_record(detector, data)
         _report(detector, keep)
         if deployed.start_kept:
             return detector
@@ -311,6 +316,7 @@ def _run_record(
         method={"name": type(method).__name__, **asdict(method)},
         **({"classes": list(names)} if names else {}),
         **({"frozen": True} if settings.frozen else {}),
+        **({} if data.judged is None else {"answers": data.judged.fingerprint()}),
         alpha=settings.alpha,
         seed=settings.seed,
         keep=settings.keep,
@@ -388,6 +394,7 @@ def _train(
             seed,
             fresh=inputs.fresh,
             fresh_share=0.5 if drift is None else drift.fresh_share(inputs),
+            judged=inputs.judged,
             select=SelectEpoch(monitor, settings.keep, only_start=number < len(stages)),
             run=run.stage(number) if run is not None and several else run,
             callbacks=[AddColumns({"stage": number}), *callbacks] if several else callbacks,
@@ -502,7 +509,7 @@ def _trained_on_all(trial: Detector, copied: Callable[[], Classifier], trained: 
     if not is_as_good(first, second, start, settings.alpha):
         logger.info("the second training is not as good as the first one, which is kept")
         return trial
-    detector.record |= accuracy_lost(detector, len(data.selection))
+    detector.record |= accuracy_lost(detector, len(data.selection)) | _judged_record(detector, data)
     logger.info("threshold %s: %s", detector.threshold_text, detector.promise_text)
     return detector
 
@@ -521,6 +528,19 @@ def _calibrate(detector: Detector, data: FitSplit, settings: _Settings, *, unsee
         detector.record["not_by_class"] = str(error)
 
 
+def _judged_record(detector: Detector, data: FitSplit) -> dict[str, Any]:
+    """How many judged examples trained, and the scores of the unknown ones that did not: `detector.caught` reads them."""
+    if data.judged is None:
+        return {}
+    unknown = int(data.judged.is_ood.sum())
+    record: dict[str, Any] = {"known": len(data.judged.is_ood) - unknown, "unknown": unknown, "scores": [], "classes": []}
+    if data.judged_unknown is not None:
+        scores, classes = detector.score_and_classify(data.judged_unknown)
+        scores = np.where(np.isfinite(scores), scores, np.finfo(np.float32).max)  # rejected, whatever the threshold
+        record |= {"scores": scores.tolist(), "classes": classes.tolist(), "caveat": data.judged_caveat}
+    return {"judged": record}
+
+
 def _report(detector: Detector, keep: Keep) -> None:
     """Log the warnings, the epoch that was kept, and the promise."""
     kept, assessment = detector.record["kept_epoch"], detector.record.get("assessment")
@@ -537,3 +557,5 @@ def _report(detector: Detector, keep: Keep) -> None:
         of = f" of {assessment['aside']} examples set aside" if assessment is not None else ""
         logger.info("kept %s %d of %d%s%s", what, chosen[what], detector.history[-1][what], changes, of)
     logger.info("threshold %s: %s", detector.threshold_text, detector.promise_text)
+    if detector.caught is not None:
+        logger.info("%s", detector.caught)

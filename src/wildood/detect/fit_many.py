@@ -135,6 +135,8 @@ def fit_many(
         raise InputError("fit_many (--grid) keeps the best epoch of each method: leave out keep= (--keep)")
     if holdout is None:
         raise InputError("fit_many (--grid) chooses by unseen ID examples: give holdout=(x, y) (--holdout)")
+    if settings.get("judged") is not None:
+        raise InputError("fit_many (--grid) ranks by wild data, which may hold judged examples: leave judged (--judged) out")
     seed, verbose = check_seed(seed), check_flag(verbose, "verbose")
     run = optional(check_path)(run_dir, "run_dir")
     alphas = {method.alpha for method in methods} if settings.get("alpha") is None else {check_alpha(settings["alpha"])}

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from wildood.data.judged import Judged
 from wildood.data.sources import ArraySource, Source
 from wildood.data.structures import Raw
 from wildood.data.validation import all_labels, has_labels
@@ -66,6 +67,7 @@ def freeze(classifier: Classifier, data: FitSplit, schedule: Schedule, seed: int
         wild_aside=None if data.wild_aside is None else unlabelled(data.wild_aside),
         selection=labelled(data.selection),
         fresh=None if data.fresh is None else (labelled if has_labels(data.fresh) else unlabelled)(data.fresh),
+        judged=None if data.judged is None else Judged(unlabelled(data.judged.examples), data.judged.is_ood),
     )
     return head, computed
 

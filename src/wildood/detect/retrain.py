@@ -56,6 +56,7 @@ def train_on_all(
         seed,
         fresh=data.fresh,
         fresh_share=fresh_share,
+        judged=data.judged,
         run=None if run is None else run.stage("all-wild"),
         callbacks=[StopAt(stop)],
     )

@@ -11,6 +11,7 @@ import torch
 from wildood.data.fingerprint import TOLERATED, ExampleHashes, Overlap
 from wildood.data.images import Images
 from wildood.data.inputs import Spec
+from wildood.data.judged import Judged, without
 from wildood.data.mapped import MappedSource
 from wildood.data.sampling import Indices, generator, permutation, split
 from wildood.data.sources import ArraySource, Part, Source
@@ -22,6 +23,7 @@ from wildood.evaluate.thresholds import confidence_text, examples_needed
 from wildood.methods.objective import Method
 from wildood.methods.schedule import Schedule
 from wildood.settings import check_integer
+from wildood.train.distributed import this_process
 from wildood.train.progress import logger
 
 ASIDE = 0.1  # the share of wild data, and of labelled data without a holdout, that is not trained on
@@ -61,6 +63,9 @@ class FitSplit(NamedTuple):
     fresh: Source | None = None  # ID examples as they come now: false alarms are measured on them, too
     missing_classes: str = ""  # of the holdout or of labelled, as a warning
     repeated_wild: str = ""  # that few wild examples are distinct, as a warning
+    judged: Judged | None = None  # wild examples that a person has judged, which train
+    judged_unknown: Source | None = None  # unknown ones of them that measure what is caught
+    judged_caveat: str = ""  # of what they promise
     may_train: bool = False  # whether `selection` is large enough that half of it may become `fresh`
     traffic: Wild | None = None  # all wild data, where a part of it is set aside
 
@@ -93,6 +98,7 @@ def split_for_fit(
     uses_wild: bool = True,
     allow_duplicates: bool = False,
     fresh: Any = None,
+    judged: Any = None,
     from_holdout: bool = False,
 ) -> FitSplit:
     """Check and split the data of a user. Wild data that a method does not train on still chooses.
@@ -112,6 +118,7 @@ def split_for_fit(
     traffic = None if wild is None else as_wild(wild)
     outliers = None if ood is None else unlabelled_source(ood, "ood")
     today = None if fresh is None else fresh_source(labelled, fresh)
+    answers = None if judged is None else Judged.of(judged, spec)
     missing_classes = _missing_classes(known, unseen)
     if missing_classes:
         logger.warning("%s", missing_classes)
@@ -121,6 +128,7 @@ def split_for_fit(
         "holdout": () if unseen is None else [unseen],
         "ood": () if outliers is None else [outliers],
         "fresh": () if today is None else [today],
+        "judged": () if answers is None else [answers.examples],
     }
     example = _example_of_all(sources, spec)
     fingerprints, unlabelled = fingerprints_of(sources), fingerprints_of(sources, labels=False)
@@ -138,6 +146,7 @@ def split_for_fit(
             f"labelled has {len(known)} examples to train on, fewer than a batch of {schedule.batch}: give more, or a "
             "smaller batch, as in schedule=Schedule(steps=100, batch=32) (--batch 32)"
         )
+    traffic, answers, measures, judged_caveat = _with_judged(traffic, answers, seed)
     trained_on: Wild | None = traffic if uses_wild else None
     aside, whole = outliers, trained_on if outliers is None else None
     if outliers is None and trained_on is not None:
@@ -149,7 +158,7 @@ def split_for_fit(
     repeated_wild = _repeated(traffic.source) if isinstance(traffic, WildPool) and outliers is None else ""
     parts = FitSplit(
         known, trained_on, aside, unseen, unseen, example, fingerprints, unlabelled, caveat, today, missing_classes,
-        repeated_wild, traffic=whole,
+        repeated_wild, answers, measures, judged_caveat, traffic=whole,
     )  # fmt: skip
     if halves is not None:
         check_holdout_size(min(len(halves.selection), len(halves.threshold)), alpha, confidence)
@@ -169,6 +178,28 @@ def check_fresh(fresh: Any, method: Method) -> None:
     """Refuse fresh examples for a method that has no constraint on them."""
     if fresh is not None and not method.uses_wild:
         raise InputError("fresh examples are for methods that train on wild data: leave fresh= (--fresh) out")
+
+
+def _with_judged(
+    traffic: Wild | None, judged: Judged | None, seed: int
+) -> tuple[Wild | None, Judged | None, Source | None, str]:
+    """Wild data without the judged unknowns that measure; those that train, those that measure, and what is not sure."""
+    if traffic is None or judged is None:
+        return traffic, judged, None, ""
+    trains, measures = judged.split(seed)
+    if measures is None:
+        return traffic, trains, None, ""
+    traffic, caveat = without(traffic, measures)
+    return traffic, trains, measures, caveat
+
+
+def check_fresh_and_judged(fresh: Any, judged: Any, method: Method) -> None:
+    """Refuse fresh examples for a method without wild data; judged ones where no term is for them, and under torchrun."""
+    check_fresh(fresh, method)
+    if judged is not None and not getattr(method, "uses_judged", False):
+        raise InputError(f"judged examples are for Woods and WoodsAlt, not for {type(method).__name__}: leave judged out")
+    if judged is not None and this_process().world > 1:
+        raise InputError("judged examples train in one process: leave judged out, or train without torchrun")
 
 
 def fresh_source(labelled: Any, fresh: Any) -> Source:

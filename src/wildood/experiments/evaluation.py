@@ -334,13 +334,14 @@ class IdResult:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All numbers of a detector on an ID set and several OOD sets."""
+    """All numbers of a detector on an ID set and several OOD sets; `shifted`: on known classes that look different."""
 
     id: IdResult
     ood: tuple[OodResult, ...]
     average: Average
     resamples: int
     seed: int
+    shifted: IdResult | None = None
 
 
 def evaluate_decisions(
@@ -350,8 +351,9 @@ def evaluate_decisions(
     seed: int = 0,
     *,
     by_predicted: bool = False,
+    shifted: SetDecisions | None = None,
 ) -> Evaluation:
-    """The metrics of decisions on an ID set and several OOD sets, with intervals from a bootstrap with this seed.
+    """The metrics of decisions on an ID set, several OOD sets and a shifted set, with a bootstrap's intervals.
 
     False alarms are counted by true class where there are labels, unless `by_predicted`.
     """
@@ -382,7 +384,8 @@ def evaluate_decisions(
         aupr_out=_mean(metrics, "aupr_out"),
         caught=float(np.mean([result.caught.value for result in ood])),
     )
-    return Evaluation(_on_id(known, by_predicted=by_predicted), tuple(ood), average, resamples, seed)
+    on_id, *on_shifted = (_on_id(each, by_predicted=by_predicted) for each in (known, shifted) if each is not None)
+    return Evaluation(on_id, tuple(ood), average, resamples, seed, *on_shifted)
 
 
 def class_names(detector: Detector, known: SetDecisions) -> list[str]:

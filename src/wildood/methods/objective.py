@@ -25,12 +25,15 @@ NO_LABEL = -100  # the class of a fresh example, which cross-entropy ignores
 class Batch(NamedTuple):
     """B labelled examples with their classes, and B wild ones for methods that use them; raw, as their sources give them.
 
-    Some labelled examples may be fresh ones: ID examples as they come now, with `NO_LABEL` where they have no class.
+    Some labelled examples may be fresh ones: ID examples as they come now, with `NO_LABEL` where they have no class. Of
+    judged examples, `is_ood` has a person's answers: 1 for unknown, 0 for known.
     """
 
     labelled: Raw
     labels: Tensor
     wild: Raw | None = None
+    judged: Raw | None = None
+    is_ood: Tensor | None = None
 
 
 class Terms(NamedTuple):
@@ -212,6 +215,12 @@ class Objective(nn.Module):
         if features is None:
             return Outputs(logits[:count]), Outputs(logits[count:])
         return Outputs(logits[:count], features[:count]), Outputs(logits[count:], features[count:])
+
+    def judged_outputs(self, judged: Raw) -> Outputs:
+        """The outputs for judged examples, which BatchNorm normalises by its statistics of ID data."""
+        with running_statistics(self.classifier):
+            outputs: Outputs = self.classifier(judged)
+        return outputs
 
 
 class CrossEntropyObjective(Objective):

@@ -65,6 +65,9 @@ class Woods:
         logit_start: where w and b start. "quantile": w = -1/std(S), b = -w q05(S). "constraint": w = -2/std(S), and the b at
             which the false-alarm constraint is met. "random": both from U(-1, 1), w made negative. "random_signed": with
             either sign of w, as in the released code.
+        margin: how far beyond the bend that the false-alarm constraint has in S the bend of wild data is, in units of
+            std(S): the wild loss is σ(-(w (S + margin std(S)) + b)). 0 is WOODS, more is SCONE (Bai et al., 2023): known
+            examples that have changed are pushed less, and fewer unknown ones are caught (docs/method.md).
         false_alarm_loss: what the constraint on false alarms averages: the paper's soft rate σ(z) ("sigmoid"), or
             log(1 + exp(z)) ("logistic"), which gives up no ID example: its gradient does not vanish where z is large.
             max(1 + z, 0) is the "hinge".
@@ -73,6 +76,8 @@ class Woods:
         precondition: train the last layer in whitened coordinates ("rows"), or there with a direction that all classes
             share, which moves the energy and no prediction ("shared"); None trains it as it is.
         precondition_scale: multiplies the learning rate of the preconditioned layer.
+        judged_weight: weight of the term of `fit(judged=...)`: the mean of log(1 + exp(-z)) over judged unknowns and
+            log(1 + exp(z)) over judged known examples.
         decay_logit: apply weight decay to w and b, too.
         dual_ascent: "projected" is λ <- max(0, λ + mu2 c); "gradient" is λ <- λ + mu2 ∂ψ/∂λ, line 7 of Algorithm 1.
         shared_multiplier: one multiplier for both constraints, from `lambda1`, as in the released code.
@@ -89,6 +94,7 @@ class Woods:
 
     uses_features: ClassVar[bool] = False
     uses_wild: ClassVar[bool] = True
+    uses_judged: ClassVar[bool] = True
 
     alpha: float = 0.05
     tau: float | None = None
@@ -98,10 +104,12 @@ class Woods:
     lambda1: float = 1.0
     lambda2: float | None = None
     logit_start: LogitStart = "quantile"
+    margin: float = 0.0
     false_alarm_loss: FalseAlarmLoss = "logistic"
     distillation: float | None = None
     precondition: Preconditioning | None = "shared"
     precondition_scale: float = 1.0
+    judged_weight: float = 1.0
     decay_logit: bool = False
     dual_ascent: DualAscent = "projected"
     shared_multiplier: bool = False
@@ -121,10 +129,12 @@ class Woods:
             lambda1=not_negative,
             lambda2=optional(not_negative),
             logit_start=partial(check_choice, choices=get_args(LogitStart)),
+            margin=not_negative,
             false_alarm_loss=partial(check_choice, choices=get_args(FalseAlarmLoss)),
             distillation=optional(not_negative),
             precondition=optional(partial(check_choice, choices=get_args(Preconditioning))),
             precondition_scale=check_positive,
+            judged_weight=not_negative,
             decay_logit=check_flag,
             dual_ascent=partial(check_choice, choices=get_args(DualAscent)),
             shared_multiplier=check_flag,
@@ -268,6 +278,7 @@ class WoodsObjective(Objective):
     def __init__(self, method: Woods, classifier: Classifier, start: Start, layer: Precondition | None) -> None:
         super().__init__(classifier, EnergyScore(), method.duals(), layer)
         self.alpha, self.tau, self.decay_logit = method.alpha, method.tau_from(start), method.decay_logit
+        self.margin, self.judged_weight = method.margin * start.spread, method.judged_weight
         self.false_alarm_loss = FALSE_ALARM_LOSSES[method.false_alarm_loss]
         logit = EnergyLogit.from_start(method.logit_start, start, method.alpha, self.false_alarm_loss)
         self.logit = logit.to(classifier.device)
@@ -275,11 +286,14 @@ class WoodsObjective(Objective):
         self.derived = {"tau": self.tau, **{name: getattr(method, name) for name in DERIVED}}
 
     def forward(self, batch: Batch) -> Terms:
-        """Mean σ(-z) of the wild examples (plus distillation on them), and the constraints on the labelled ones."""
+        """Mean σ(-z - w margin) of the wild examples (plus distillation on them), and the constraints on labelled ones."""
         labelled, wild = self.outputs(batch)
-        loss = torch.sigmoid(-self.logit(wild.logits)).mean()
+        loss = torch.sigmoid(-(self.logit(wild.logits) + self.logit.w * self.margin)).mean()
         if self.distillation is not None and batch.wild is not None:
             loss = loss + self.distillation(batch.wild, wild.logits)
+        if batch.judged is not None and batch.is_ood is not None:
+            z = self.logit(self.judged_outputs(batch.judged).logits)
+            loss = loss + self.judged_weight * F.binary_cross_entropy_with_logits(z, batch.is_ood)
         return Terms(loss, self.constraints(labelled, batch.labels))
 
     def constraints(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:

@@ -32,7 +32,7 @@ class WoodsAlt(Woods):
     The score is the head's output beside the energy of the classifier, in units of its spread, and the head starts at 0: so
     training starts from the energy, and adds to it. As published, the head starts at random, and there is no energy. The
     preconditioner is for the head's first layer, which has no direction to share. There is no w and no b, and the loss of
-    false alarms is the hinge.
+    false alarms is the hinge, as that of judged examples is.
 
     Attributes:
         head_start: "energy", or "random" as published.
@@ -56,6 +56,8 @@ class WoodsAlt(Woods):
             raise InputError("WoodsAlt: precondition is 'shared', but its head has one output: give 'rows' or None")
         if self.logit_start != "quantile" or self.decay_logit:
             raise InputError("WoodsAlt has no w and b: leave out logit_start and decay_logit")
+        if self.margin:
+            raise InputError("WoodsAlt has the hinge on wild data, which a margin would make stronger: leave out margin")
         if self.false_alarm_loss != "hinge":
             raise InputError("WoodsAlt has the hinge for false alarms: leave out false_alarm_loss")
 
@@ -107,6 +109,7 @@ class WoodsAltObjective(Objective):
     ) -> None:
         super().__init__(classifier, score, method.duals(), layer)
         self.alpha, self.tau = method.alpha, method.tau_from(start)
+        self.judged_weight = method.judged_weight
         self.distillation = Distillation(classifier, method.distillation) if method.distillation else None
         self.derived = {"tau": self.tau, **{name: getattr(method, name) for name in DERIVED}}
 
@@ -116,6 +119,9 @@ class WoodsAltObjective(Objective):
         loss = F.relu(1 - self.score(wild)).mean()
         if self.distillation is not None and batch.wild is not None:
             loss = loss + self.distillation(batch.wild, wild.logits)
+        if batch.judged is not None and batch.is_ood is not None:
+            side = 2 * batch.is_ood - 1
+            loss = loss + self.judged_weight * F.relu(1 - side * self.score(self.judged_outputs(batch.judged))).mean()
         return Terms(loss, self.constraints(labelled, batch.labels))
 
     def constraints(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:

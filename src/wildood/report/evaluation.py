@@ -29,12 +29,12 @@ from wildood.experiments.evaluation import (
     evaluate_decisions,
 )
 from wildood.report.evaluation_page import (
+    all_tables,
     evaluation_latex,
     evaluation_markdown,
     evaluation_page,
-    id_table,
     metrics_record,
-    ood_table,
+    not_promised,
     promise_text,
     shared_examples,
     used_before,
@@ -53,10 +53,12 @@ class EvaluationReport(Evaluation):
         id: accuracy and false alarms on the ID set.
         ood: the metrics on each OOD set.
         average: their mean over the OOD sets.
+        shifted: as `id`, on known classes that look different; None without such a set.
         promise: whether the promised false-alarm rate holds.
         detector: what was evaluated.
         known: its decisions on the ID set.
         unknown: its decisions on each OOD set.
+        shifted_known: its decisions on the shifted set, if there is one.
         classes: the names of its classes.
         command: what was typed; empty in Python.
         directory: where the detector is saved; empty if that is not known.
@@ -68,6 +70,7 @@ class EvaluationReport(Evaluation):
     known: SetDecisions
     unknown: Sequence[SetDecisions]
     classes: Sequence[str]
+    shifted_known: SetDecisions | None = None
     command: str = ""
     directory: str = ""
 
@@ -93,15 +96,16 @@ class EvaluationReport(Evaluation):
         return place
 
     def __repr__(self) -> str:
-        return "\n\n".join([*map(to_text, (ood_table(self), id_table(self))), "\n".join(self._notes())])
+        return "\n\n".join([*map(to_text, all_tables(self)), "\n".join(self._notes())])
 
     def _repr_html_(self) -> str:
         """The same as HTML, which notebooks show."""
-        return to_html([ood_table(self), id_table(self)], self._notes())
+        return to_html(all_tables(self), self._notes())
 
     def _notes(self) -> list[str]:
         units = f"In percent, with {100 * CONFIDENCE:g} % intervals in brackets."
-        return [units, promise_text(self.promise), *used_before(self), *filter(None, [shared_examples(self)])]
+        notes = [units, promise_text(self.promise), not_promised(self), *used_before(self), shared_examples(self)]
+        return list(filter(None, notes))
 
 
 def evaluate(
@@ -109,6 +113,7 @@ def evaluate(
     id: Any,  # noqa: A002 - the field's own word
     ood: Any,
     *,
+    shifted: Any = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
     command: str = "",
@@ -124,6 +129,8 @@ def evaluate(
             `open_images` or `open_set`. Classes with names are matched with the detector's by name.
         ood: OOD examples `x`, or a dict of several sets by their names; labels are ignored. A dict with all columns of the
             detector's table is one set.
+        shifted: known classes that look different from those of the training (another camera, noise), as `id`: their
+            accuracy and false alarms. No rate is promised for them.
         resamples: of the bootstrap, which the intervals of FPR95 and AUROC come from.
         seed: of the bootstrap.
         command: what was typed, if a command line calls this: the files record it, and messages name options.
@@ -155,17 +162,15 @@ def evaluate(
     check_detector(detector)
     resamples = check_integer(resamples, option("resamples"), "at least 1, at most 1,000,000", most=10**6)
     seed = check_seed(seed, option("seed"))
-    name = (set_name(id.where) if isinstance(id, Images | StructuredSource) else "") or "id"
-    spec = detector.classifier.spec
-    known = id_source(rows_of(id, spec, option("id")), name)
-    names = detector.record.get("classes")
-    if isinstance(known, Images | StructuredSource) and known.classes and names:
-        known = align_classes(replace(known, where="the detector", classes=tuple(names)), known, option("id"))
-    check_same_classes(option("id"), named_classes(id), tuple(names or ()), "the detector")
-    sets = _ood_sources(ood, spec, option("ood"))
+    name, known = _known_source(detector, id, "id", option("id"))
+    changed = None if shifted is None else _known_source(detector, shifted, "shifted", option("shifted"))
+    if changed is not None and same_examples(known, changed[1]):
+        raise InputError(f"{option('id')} and {option('shifted')} hold the same examples: give each set once")
+    sets = _ood_sources(ood, detector.classifier.spec, option("ood"))
     decisions = SetDecisions.asked(detector, name, known)
     unknown = [SetDecisions.asked(detector, each, source, labelled=False) for each, source in sets.items()]
-    report = measure(detector, decisions, unknown, resamples, seed)
+    on_shifted = None if changed is None else SetDecisions.asked(detector, *changed)
+    report = measure(detector, decisions, unknown, resamples, seed, on_shifted)
     for sentence in used_before(report):
         logger.warning("%s", sentence)
     if shared := shared_examples(report):
@@ -174,11 +179,16 @@ def evaluate(
 
 
 def measure(
-    detector: Detector, known: SetDecisions, unknown: Sequence[SetDecisions], resamples: int = RESAMPLES, seed: int = 0
+    detector: Detector,
+    known: SetDecisions,
+    unknown: Sequence[SetDecisions],
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    shifted: SetDecisions | None = None,
 ) -> EvaluationReport:
-    """The metrics of decisions on an ID set and several OOD sets, and the check of the promise."""
+    """The metrics of decisions on an ID set, several OOD sets and a shifted set, and the check of the promise."""
     by_class = detector.promise is not None and detector.promise.by_class
-    numbers = evaluate_decisions(known, unknown, resamples, seed, by_predicted=by_class)
+    numbers = evaluate_decisions(known, unknown, resamples, seed, by_predicted=by_class, shifted=shifted)
     unmatched = bool(known.label_names) and not detector.record.get("classes")
     numbers = replace(numbers, id=replace(numbers.id, unmatched_names=unmatched))
     return EvaluationReport(
@@ -188,6 +198,7 @@ def measure(
         known=known,
         unknown=unknown,
         classes=class_names(detector, known),
+        shifted_known=shifted,
     )
 
 
@@ -198,6 +209,17 @@ def set_name(where: str) -> str:
     ('cifar10:test', 'svhn.npz')
     """
     return where if is_named_set(where) else as_utf8(Path(where).name or where)
+
+
+def _known_source(detector: Detector, data: Any, name: str, option: str) -> tuple[str, Source]:
+    """The name of a set of known examples, and its examples, with their classes as the detector numbers them."""
+    name = (set_name(data.where) if isinstance(data, Images | StructuredSource) else "") or name
+    known = id_source(rows_of(data, detector.classifier.spec, option), name)
+    names = tuple(detector.record.get("classes") or ())
+    if isinstance(known, Images | StructuredSource) and known.classes and names:
+        known = align_classes(replace(known, where="the detector", classes=names), known, option)
+    check_same_classes(option, named_classes(data), names, "the detector")
+    return name, known
 
 
 def _ood_sources(ood: Any, spec: Spec | None, option: str) -> dict[str, Source]:

@@ -71,13 +71,22 @@ def ood_table(evaluation: Evaluation) -> Table:
 
 def id_table(evaluation: Evaluation) -> Table:
     """Accuracy and false alarms on the ID set."""
-    result = evaluation.id
+    return _known_table("ID set", evaluation.id)
+
+
+def all_tables(evaluation: Evaluation) -> list[Table]:
+    """Those of the OOD sets, of the ID set and, if there is one, of the shifted set."""
+    shifted = [] if evaluation.shifted is None else [_known_table("shifted set", evaluation.shifted)]
+    return [ood_table(evaluation), id_table(evaluation), *shifted]
+
+
+def _known_table(kind: str, result: IdResult) -> Table:
     shares = {
         "accuracy ↑": result.accuracy,
         "accuracy of the accepted ↑": result.accuracy_of_accepted,
         "false alarms ↓": result.false_alarms,
     }
-    columns = [Column(f"ID set: {result.name}"), Column("share", digits=percent_digits), _EXAMPLES]
+    columns = [Column(f"{kind}: {result.name}"), Column("share", digits=percent_digits), _EXAMPLES]
     rows = [Row.of(name, _cell(share), share.examples) for name, share in shares.items() if share is not None]
     return Table(columns, rows)
 
@@ -91,15 +100,15 @@ def class_table(evaluation: Evaluation, names: Sequence[str], most: int) -> Tabl
 
 def evaluation_markdown(evaluation: Evaluation, promise: PromiseCheck) -> str:
     """The tables with what to know about them, as Markdown."""
-    tables = [to_markdown(table(evaluation)) for table in (ood_table, id_table)]
+    tables = map(to_markdown, all_tables(evaluation))
     return "\n\n".join([*tables, *map(escape_markdown, _notes(evaluation, promise))]) + "\n"
 
 
 def evaluation_latex(evaluation: Evaluation, promise: PromiseCheck) -> str:
     """The tables as LaTeX with booktabs; what to know about them is in comments."""
-    tables = [to_latex(table(evaluation)) for table in (ood_table, id_table)]
+    tables = "\n\n".join(map(to_latex, all_tables(evaluation)))
     notes = [f"% {one_line(note)}" for note in _notes(evaluation, promise)]
-    return "\n".join([r"% \usepackage{booktabs}", *notes, tables[0], "", tables[1]]) + "\n"
+    return "\n".join([r"% \usepackage{booktabs}", *notes, tables]) + "\n"
 
 
 def promise_text(check: PromiseCheck) -> str:
@@ -109,8 +118,16 @@ def promise_text(check: PromiseCheck) -> str:
 
 def used_before(evaluation: Evaluation) -> list[str]:
     """A sentence for each set that had a role in making the detector."""
-    sets = [(evaluation.id.name, evaluation.id.role_of), *((each.name, each.role_of) for each in evaluation.ood)]
-    return [f"{name}: these examples {role_text(role)}: what is measured here is not new." for name, role in sets if role]
+    shifted = () if evaluation.shifted is None else (evaluation.shifted,)
+    sets: tuple[IdResult | OodResult, ...] = (evaluation.id, *evaluation.ood, *shifted)
+    used = [(each.name, role_text(each.role_of)) for each in sets if each.role_of]
+    return [f"{name}: these examples {role}: what is measured here is not new." for name, role in used]
+
+
+def not_promised(evaluation: Evaluation) -> str:
+    """That the promise is not about the shifted set; empty without one."""
+    name = evaluation.shifted and evaluation.shifted.name
+    return f"{name}: known examples that have changed since the holdout; no rate is promised for them." if name else ""
 
 
 def shared_examples(evaluation: Evaluation) -> str:
@@ -122,7 +139,6 @@ def shared_examples(evaluation: Evaluation) -> str:
 def metrics_record(report: "EvaluationReport") -> dict[str, Any]:
     """The content of `metrics.json`: every number, the detector, and the command that made it."""
     detector, names, thresholds = report.detector, report.classes, report.detector.class_thresholds
-    by_class = report.id.false_alarms_by_class
     bootstrap = {"how": "percentile", "resamples": report.resamples, "seed": report.seed}
     return {
         "format": FORMAT,
@@ -138,19 +154,26 @@ def metrics_record(report: "EvaluationReport") -> dict[str, Any]:
             "record": _finite(detector.record),
         },
         "promise": promise_record(detector, report.promise),
-        "id": {
-            **_result(report.id),
-            "data": report.known.where,
-            "false_alarms_by_class": [
-                {"class": number, "name": names[number], **asdict(share)} for number, share in by_class.items()
-            ],
-            "mistakes": _listed(report.known, report.known.mistakes_if_id, names),
-        },
+        "id": _known_record(report.id, report.known, names),
         "ood": [
             {**_result(result), "data": each.where, "mistakes": _listed(each, each.mistakes_if_ood, names)}
             for result, each in zip(report.ood, report.unknown, strict=True)
         ],
         "average": asdict(report.average),
+        "shifted": report.shifted and report.shifted_known and _known_record(report.shifted, report.shifted_known, names),
+    }
+
+
+def _known_record(result: IdResult, answers: SetDecisions, names: Sequence[str]) -> dict[str, Any]:
+    """The numbers of a known set, and its first false alarms."""
+    by_class = result.false_alarms_by_class
+    return {
+        **_result(result),
+        "data": answers.where,
+        "false_alarms_by_class": [
+            {"class": number, "name": names[number], **asdict(share)} for number, share in by_class.items()
+        ],
+        "mistakes": _listed(answers, answers.mistakes_if_id, names),
     }
 
 
@@ -182,6 +205,8 @@ def evaluation_page(report: "EvaluationReport") -> str:
         confidence=f"{100 * CONFIDENCE:g} %",
         ood_table=ood_table(report),
         id_table=id_table(report),
+        shifted_table=_known_table("shifted set", report.shifted) if report.shifted else None,
+        shifted_note=not_promised(report),
         class_table=class_table(report, report.classes, CLASSES),
         ood_note=shared_examples(report),
         id_notes=[*used_before(report), *_unmatched_names(report), UNKNOWABLE],
@@ -221,7 +246,7 @@ def _unmatched_names(evaluation: Evaluation) -> list[str]:
 
 
 def _notes(evaluation: Evaluation, promise: PromiseCheck) -> list[str]:
-    notes = [UNITS, CONVENTION, promise_text(promise), *used_before(evaluation), UNKNOWABLE]
+    notes = [UNITS, CONVENTION, promise_text(promise), not_promised(evaluation), *used_before(evaluation), UNKNOWABLE]
     return list(filter(None, [*notes, *_unmatched_names(evaluation), shared_examples(evaluation)]))
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from wildood.data.augmentation import flip_and_crop
 from wildood.data.inputs import InputSpec
+from wildood.data.judged import Judged
 from wildood.data.mapped import read_ahead
 from wildood.data.sampling import ShuffledCycle, generator
 from wildood.data.sources import Source
@@ -24,7 +25,8 @@ class Batches:
     The share is every `world`-th example, from the `rank`-th. All processes draw the numbers of the whole batch: what they
     read together is what one process reads, so that a run can go on with another number of them.
 
-    With `fresh` examples, a share of the labelled ones of a batch are theirs; those without a class have `NO_LABEL`.
+    With `fresh` examples, a share of the labelled ones of a batch are theirs; those without a class have `NO_LABEL`. With
+    `judged` ones, an eighth as many of them join each batch, or all where there are fewer.
 
     >>> import numpy as np, torch
     >>> from wildood.data.sources import ArraySource
@@ -46,6 +48,7 @@ class Batches:
         world: int = 1,
         fresh: Source | None = None,
         fresh_share: float = 0.5,
+        judged: Judged | None = None,
     ) -> None:
         self._labelled, self._schedule, self._classifier, self._fresh = labelled, schedule, classifier, fresh
         self._device = classifier.device  # to ask for it in each step takes longer than to shuffle
@@ -53,6 +56,10 @@ class Batches:
         self._fresh_count = 0 if fresh is None else max(1, int(fresh_share * schedule.batch))
         self._fresh_share = slice((rank - schedule.batch + self._fresh_count) % world, None, world)
         pools = (() if wild is None else wild.pools) + (() if fresh is None else (fresh,))
+        pools += () if judged is None else (judged.examples,)
+        self._judged = judged
+        self._judged_count = 0 if judged is None else min(len(judged.is_ood), max(1, schedule.batch // 8))
+        self._judged_order = None if judged is None else ShuffledCycle(len(judged.is_ood), generator(seed, "judged"))
         self.read_ahead = read_ahead((labelled, *pools))
         self._order = ShuffledCycle(len(labelled), generator(seed, "labelled"))
         self._fresh_order = None if fresh is None else ShuffledCycle(len(fresh), generator(seed, "fresh"))
@@ -71,12 +78,23 @@ class Batches:
         if self._schedule.augment:
             raw, wild = self._augmented(raw), None if wild is None else self._augmented(wild)
         wild = None if wild is None else to_device(wild, self._device)
-        return Batch(to_device(raw, self._device), labels.to(self._device), wild)
+        return Batch(to_device(raw, self._device), labels.to(self._device), wild, *self._draw_judged())
 
-    def _augmented(self, images: Raw) -> Tensor:
+    def _draw_judged(self) -> tuple[Raw, Tensor] | tuple[()]:
+        if self._judged is None or self._judged_order is None:
+            return ()
+        which = self._judged_order.take(self._judged_count)
+        judged, _ = self._judged.examples.gather(which)
+        judged = self._augmented(judged, len(which)) if self._schedule.augment else judged
+        return to_device(judged, self._device), self._judged.is_ood[which].float().to(self._device)
+
+    def _augmented(self, images: Raw, of: int | None = None) -> Tensor:
+        """The images flipped and cropped: this process's share of those of a batch, or all `of` them."""
         assert isinstance(images, Tensor)  # noqa: S101 - check_augmentation has refused others
         spec = self._classifier.spec
         layout = spec.layout if isinstance(spec, InputSpec) else "NCHW"
+        if of is not None:
+            return flip_and_crop(images, layout, self._augmentation)
         return flip_and_crop(images, layout, self._augmentation, of=self._schedule.batch, share=self._share)
 
     def state_dict(self) -> dict[str, Any]:
@@ -85,6 +103,7 @@ class Batches:
             "labelled": self._order.state_dict(),
             "fresh": None if self._fresh_order is None else self._fresh_order.state_dict(),
             "wild": None if self._wild is None else self._wild.state_dict(),
+            "judged": None if self._judged_order is None else self._judged_order.state_dict(),
             "augmentation": self._augmentation.get_state(),
         }
 
@@ -95,6 +114,8 @@ class Batches:
             self._fresh_order.load_state_dict(state["fresh"])
         if self._wild is not None:
             self._wild.load_state_dict(state["wild"])
+        if self._judged_order is not None:
+            self._judged_order.load_state_dict(state["judged"])
         self._augmentation.set_state(state["augmentation"])
 
     def __enter__(self) -> Self:

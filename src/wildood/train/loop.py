@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from wildood.data.judged import Judged
 from wildood.data.sampling import seeded
 from wildood.data.sources import Source
 from wildood.data.wild import Wild
@@ -44,6 +45,7 @@ class Training:
         seed: decides every random draw.
         fresh: ID examples as they come now, for the constraint on false alarms.
         fresh_share: their share of the ID examples of a batch.
+        judged: wild examples that a person has called known or unknown.
         callbacks: what else to do, in this order.
         steps: the number of steps so far.
         total: the number of steps in all, unless a callback ends the run before.
@@ -60,6 +62,7 @@ class Training:
         callbacks: Sequence[Callback] = (),
         fresh: Source | None = None,
         fresh_share: float = 0.5,
+        judged: Judged | None = None,
     ) -> None:
         self.objective, self.labelled, self.wild, self.schedule, self.seed = objective, labelled, wild, schedule, seed
         self.fresh, self.fresh_share = fresh, fresh_share
@@ -74,8 +77,8 @@ class Training:
         self.optimiser = objective.optimiser(schedule)
         self.transforms = gradient_transforms(objective, schedule)
         check_distributed(schedule)
-        parts = Batches(labelled, wild, schedule, seed, objective.classifier, *join(), fresh=fresh, fresh_share=fresh_share)
-        self.batches = prefetched(parts)
+        data = labelled, wild, schedule, seed, objective.classifier, *join()
+        self.batches = prefetched(Batches(*data, fresh=fresh, fresh_share=fresh_share, judged=judged))
         self.epoch_loss, self.epoch_constraints = torch.zeros(()), MeanConstraints()
 
     def train(self) -> list[Row]:
@@ -253,6 +256,7 @@ def train(
     *,
     fresh: Source | None = None,
     fresh_share: float = 0.5,
+    judged: Judged | None = None,
     select: SelectEpoch | None = None,
     run: RunDirectory | None = None,
     callbacks: Sequence[Callback] = (),
@@ -268,6 +272,7 @@ def train(
         seed: decides every random draw.
         fresh: ID examples as they come now, for the constraint on false alarms beside the labelled ones.
         fresh_share: their share of the ID examples of a batch.
+        judged: wild examples that a person has called known or unknown, for methods that use them.
         select: looks at data set aside and chooses the epoch; without it, the last one is kept.
         run: where checkpoints and history go.
         callbacks: the user's.
@@ -279,5 +284,5 @@ def train(
     every += [Timing(), TimeLimit(), *([] if select is None else [select]), *callbacks]
     every += [] if run is None else [HistoryFile(run)]
     every += [LogEpochs(), ShowProgress(), *([] if on_epoch is None else [CallOnEpoch(on_epoch)])]
-    history = Training(objective, labelled, wild, schedule, seed, every, fresh, fresh_share).train()
+    history = Training(objective, labelled, wild, schedule, seed, every, fresh, fresh_share, judged).train()
     return Result(history, len(history) - 1 if select is None else select.kept)
