@@ -291,8 +291,10 @@ def test_negative_features_are_told_of(separable, score, caplog):
 
 
 @pytest.mark.parametrize(
-    "cls", [wildood.ReAct, wildood.Scale, wildood.Ash, wildood.Dice, wildood.Fdbd, wildood.Nci, wildood.She]
-)
+    "cls",
+    [wildood.Knn, wildood.NnGuide, wildood.ReAct, wildood.Scale, wildood.Ash, wildood.Dice, wildood.Fdbd, wildood.Nci,
+     wildood.She],
+)  # fmt: skip
 def test_labelled_features_that_are_not_finite_are_refused(cls):
     class Overflowing(nn.Module):
         def __init__(self):
