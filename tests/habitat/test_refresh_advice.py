@@ -16,12 +16,14 @@ from wildood.habitat.judged import is_evidence
 from wildood.habitat.refresh import FORCED, _advised
 
 SCHEDULE = wildood.Schedule(steps=20, batch=64)
-DETECT = Path(refreshing.__file__).parents[1] / "detect"
-MODULES = (DETECT / "assessment.py", DETECT / "drift.py", DETECT / "frozen.py", DETECT / "posthoc.py", DETECT / "split.py",
-           DETECT.parent / "models" / "features.py")  # fmt: skip
-# A refresh always gives wild data and a holdout, never fresh examples without a method for them, precision with frozen.
+PACKAGE = Path(refreshing.__file__).parents[1]
+NOT_RUN = ("bulk", "estimator", "fit_many", "pretrain")  # commands of their own
+ROOMS = ("evaluate", "models", "scores", "methods", "train", "detect")
+MODULES = [path for room in ROOMS for path in sorted((PACKAGE / room).glob("*.py")) if path.stem not in NOT_RUN]
+# A refresh always gives wild data and a holdout, never fresh examples without a method for them, precision with frozen. It
+# keeps the best epoch.
 UNREACHED = ("give wild=x (--wild)", "leave fresh= (--fresh) out", "leave precision (--precision) out",
-             "keep='last' (--keep last)")  # fmt: skip
+             "keep='last' (--keep last)", "or keep='best' (--epsilon or --keep best)")  # fmt: skip
 
 
 def texts(path):
@@ -33,7 +35,7 @@ def texts(path):
             yield node.value
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_no_advice_names_an_option_that_a_refresh_does_not_have(path):
     options = {f"--{name.replace('_', '-')}" for name in ALLOWED["refresh"] | {"model"}}
     for text in texts(path):
@@ -82,3 +84,13 @@ def test_that_a_forced_calibration_is_undone_is_said(plane_habitat, plane, clock
     plane_habitat.promote(who="ann", force=True)
     again = plane_habitat.refresh(**known, schedule=SCHEDULE, verbose=False)
     assert FORCED not in again.warnings
+
+
+def test_the_warnings_of_a_record_are_reworded():
+    texts = ["give known examples of today as fresh= (--fresh)", "as it is"]
+    record = {"uniform": texts[0], "assessment": {"helped": False, "warnings": texts}, "method": {"name": "Woods"}}
+    refreshing._advise(record)
+    reworded = "give more known answers of the random sample (wildood habitat review)"
+    assert record == {
+        "uniform": reworded, "assessment": {"helped": False, "warnings": [reworded, "as it is"]}, "method": {"name": "Woods"}
+    }  # fmt: skip

@@ -291,8 +291,10 @@ def test_negative_features_are_told_of(separable, score, caplog):
 
 
 @pytest.mark.parametrize(
-    "cls", [wildood.ReAct, wildood.Scale, wildood.Ash, wildood.Dice, wildood.Fdbd, wildood.Nci, wildood.She]
-)
+    "cls",
+    [wildood.Knn, wildood.NnGuide, wildood.ReAct, wildood.Scale, wildood.Ash, wildood.Dice, wildood.Fdbd, wildood.Nci,
+     wildood.She],
+)  # fmt: skip
 def test_labelled_features_that_are_not_finite_are_refused(cls):
     class Overflowing(nn.Module):
         def __init__(self):
@@ -371,3 +373,19 @@ def test_a_holdout_label_that_the_model_has_no_class_for_is_refused(separable):
     x, y = separable.holdout
     with pytest.raises(wildood.InputError, match="holdout: a label is 7, but the model has 3 classes"):
         wildood.posthoc(separable.model, wildood.TemperatureScaling(), holdout=(x, np.where(y == 2, 7, y)))
+
+
+def test_without_a_holdout_such_a_label_is_one_of_labelled(separable):
+    x, y = separable.labelled
+    with pytest.raises(wildood.InputError, match=r"^labelled: a label is 7, but the model has 3 classes"):
+        wildood.posthoc(separable.model, wildood.TemperatureScaling(), labelled=(x, np.where(y == 2, 7, y)))
+
+
+def test_labels_are_asked_only_of_the_data_that_fits_the_score(separable):
+    x, score = separable.labelled[0], wildood.TemperatureScaling()
+    given = wildood.posthoc(separable.model, score, labelled=x, holdout=separable.holdout)
+    expected = wildood.posthoc(separable.model, score, labelled=separable.labelled, holdout=separable.holdout)
+    assert torch.equal(given.scorer.temperature, expected.scorer.temperature)
+    assert given.record["data"] == expected.record["data"]
+    with pytest.raises(wildood.InputError, match=r"give its labels, too, as in labelled=\(x, y\)"):
+        wildood.posthoc(separable.model, score, labelled=x)

@@ -102,7 +102,8 @@ def posthoc(
     labelled, holdout = rows_of(labelled, input, "labelled"), rows_of(holdout, input, "holdout")
     wild, ood = rows_of(wild, input, "wild", labels=False), rows_of(ood, input, "ood", labels=False)
     labelled, holdout = read_once(labelled, "labelled"), read_once(holdout, "holdout")
-    known, traffic = _labelled(score, labelled), None if wild is None else as_wild(wild)
+    known = _labelled(score, labelled, sets_threshold=holdout is None)
+    traffic = None if wild is None else as_wild(wild)
     outliers = None if ood is None else unlabelled_source(ood, "ood")
     unseen = None if holdout is None else _unseen(score, holdout)
     used: dict[str, Sequence[Source]] = {
@@ -118,14 +119,14 @@ def posthoc(
         known, calibration = split_labelled(known, examples_needed(alpha, confidence), 1, seed, halves=True)
     else:
         raise InputError("a threshold needs ID examples: give holdout=(x, y) that the model was not trained on")
-    selection, fitted_on = calibration, known if score.needs.labelled else None
+    selection, fitted_on, fitted_name = calibration, known if score.needs.labelled else None, "labelled"
     if score.needs.unseen:
         instead = "a score that is not fitted on unseen data"
         calibration, selection = halve_holdout(calibration, alpha, confidence, seed, instead=instead)
-        fitted_on = selection
+        fitted_on, fitted_name = selection, "labelled" if unseen is None else "holdout"
     wild_sample = None if traffic is None else subsample(traffic.whole(seed), CHOSEN_BY, seed)
     example = Example.of(calibration)
-    for name, source in (("labelled", fitted_on), ("wild", wild_sample), ("ood", outliers)):
+    for name, source in ((fitted_name, fitted_on), ("wild", wild_sample), ("ood", outliers)):
         if source is not None:
             example.check(source, name)
     classifier, classes = copy_classifier(
@@ -139,7 +140,7 @@ def posthoc(
     )
     _warn_if_untrained(classifier, example, {"labelled": labelled, "holdout": holdout}, seed)
     uniform = _uniform_text(classifier, calibration, classes, seed)
-    candidates = _fit_score(score, classifier, fitted_on, classes).candidates()
+    candidates = _fit_score(score, classifier, fitted_on, fitted_name, classes).candidates()
     if len(candidates) > 1 and not score.needs.unseen:
         instead = "a fixed setting of the score"
         calibration, selection = halve_holdout(calibration, alpha, confidence, seed, instead=instead)
@@ -216,15 +217,15 @@ def low_accuracy(accuracy: float, name: str) -> str:
     )
 
 
-def _labelled(score: Score, labelled: Any) -> Source | None:
-    """The labelled data, with its classes if the score may be fitted on them."""
+def _labelled(score: Score, labelled: Any, *, sets_threshold: bool) -> Source | None:
+    """The labelled data, with its classes if the score is fitted on them: also where it stands in for a holdout."""
     if labelled is None and score.needs.labelled:
         raise InputError(
             f"{type(score).__name__} is fitted on labelled data: give labelled=(x, y) that the model was trained on"
         )
     if labelled is None:
         return None
-    if score.needs.labels:
+    if score.needs.labels and (score.needs.labelled or sets_threshold):
         return labelled_source(labelled, "labelled")
     return unlabelled_source(examples_of(labelled), "labelled")
 
@@ -236,12 +237,12 @@ def _unseen(score: Score, holdout: Any) -> Source:
     return unlabelled_source(examples_of(holdout), "holdout")
 
 
-def _fit_score(score: Score, classifier: Classifier, data: Source | None, classes: int) -> Score:
+def _fit_score(score: Score, classifier: Classifier, data: Source | None, name: str, classes: int) -> Score:
     """A copy of the score, fitted on the data if it needs any."""
     fitted = copy.deepcopy(score).to(classifier.device).eval()
     if data is not None:
         if score.needs.labels:
-            check_labels(all_labels(data), "holdout" if score.needs.unseen else "labelled", classes)
+            check_labels(all_labels(data), name, classes)
         fitted.fit(classifier, data)
     return fitted
 

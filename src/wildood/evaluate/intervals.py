@@ -88,9 +88,9 @@ class CaughtBound:
         least: at least this share of unknowns like these is rejected; None if there are fewer than `FEWEST_UNKNOWN`.
 
     >>> print(CaughtBound.of((18, 20)))
-    at least 71.7 % of unknowns like the judged ones are caught, at 95 % confidence (18 of 20 judged unknowns that measure)
+    at least 71.7 % of unknowns like the judged ones are caught, at 95 % confidence (18 of 20 judged unknowns)
     >>> print(CaughtBound.of((2, 2)))
-    nothing is promised: 2 judged unknowns of the random sample measure what is caught, 10 are needed
+    no bound yet on what is caught: 10 judged unknowns are needed, there are 2
     """
 
     count: int
@@ -108,12 +108,11 @@ class CaughtBound:
 
     def __str__(self) -> str:
         if self.least is None:
-            judged = f"{self.examples} judged unknown{'' if self.examples == 1 else 's'} of the random sample"
-            measure = "measures" if self.examples == 1 else "measure"
-            return f"nothing is promised: {judged} {measure} what is caught, {FEWEST_UNKNOWN} are needed"
+            there = f"there {'is' if self.examples == 1 else 'are'} {self.examples}"
+            return f"no bound yet on what is caught: {FEWEST_UNKNOWN} judged unknowns are needed, {there}"
         return (
             f"at least {in_percent(self.least)} of unknowns like the judged ones are caught, at {100 * self.confidence:g} % "
-            f"confidence ({self.count} of {self.examples} judged unknowns that measure)"
+            f"confidence ({self.count} of {self.examples} judged unknowns)"
         )
 
 

@@ -14,7 +14,7 @@ def keep_memory() -> None:
     """Let the allocator keep the memory of a batch for the next one.
 
     glibc gives large blocks back to the system at once, and with them the intermediate results of a model. To get them
-    again, page by page, took a third of the model's time. Where the environment says how memory is allocated, or where there
+    again, page by page, takes time in every batch. Where the environment says how memory is allocated, or where there
     is no glibc, nothing is changed.
     """
     if any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ):
@@ -28,7 +28,7 @@ def keep_memory() -> None:
 
 
 def freeze() -> None:
-    """Leave the objects of now out of garbage collection: to look through those of torch took a third of the event loop.
+    """Leave the objects of now out of garbage collection, which would look through those of torch again and again.
 
     What an earlier call has left out and is garbage by now is collected.
     """

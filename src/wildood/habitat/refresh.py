@@ -19,7 +19,7 @@ from wildood.data.mapped import MappedSource
 from wildood.data.schema import SchemaError, check_arguments
 from wildood.data.sources import Source
 from wildood.data.validation import classes_of, labelled_and_holdout, rows_of
-from wildood.detect.detector import Detector, Promise, warnings_of
+from wildood.detect.detector import WARNINGS, Detector, Promise, warnings_of
 from wildood.detect.fit import fit
 from wildood.detect.split import TAIL, SplitHoldout, check_holdout_size, check_seed
 from wildood.detect.storage import read_description
@@ -64,6 +64,8 @@ _ADVICE = (  # what `fit` advises, and what a refresh has in its place
         "",
     ),
     ("leave frozen (--frozen) out", "give another method (--method)"),
+    ("a fixed setting of the score (--epsilon)", "a method with a fixed epsilon= (in Python)"),
+    ("give input=InputSpec(mean=..., std=...) (--mean and --std), too", "give another method (--method)"),
 )
 
 
@@ -235,6 +237,7 @@ def refresh(
                 precision=champion.record.get("precision", "float32"), allow_duplicates=allow_duplicates,
                 run_dir=directory / "run", seed=seed, verbose=verbose,
             )  # fmt: skip
+        _advise(detector.record)
         detector.tokenizer = champion.tokenizer
         detector.record |= {name: champion.record[name] for name in ("text",) if name in champion.record}
         detector.record |= {"classes": list(names)} if names else {}
@@ -254,7 +257,7 @@ def refresh(
         calibrated_on=calibrated_on,
         promise=detector.promise_text,
         helped=not detector.record.get("assessment", {}).get("start_kept", False),
-        warnings=(*map(_advised, warnings_of(detector.record)), *((FORCED,) if is_undone else ())),
+        warnings=(*warnings_of(detector.record), *((FORCED,) if is_undone else ())),
     )
 
 
@@ -278,6 +281,13 @@ def _advising() -> Iterator[None]:
         raise type(error)(_advised(str(error))) from error
     finally:
         logger.removeFilter(advised)
+
+
+def _advise(record: dict[str, Any]) -> None:
+    """Reword the warnings of a record, which the page and the card of the detector show."""
+    record |= {name: _advised(record[name]) for name in WARNINGS if name in record}
+    if "assessment" in record:
+        record["assessment"]["warnings"] = [_advised(text) for text in record["assessment"]["warnings"]]
 
 
 def _advised(text: str) -> str:

@@ -89,7 +89,7 @@ class Status(Summary):
         unknowns: at least about so many unknown ones are among the waiting.
         tried: the detector of the last refresh that did not become champion; None if there was none since the change.
         retry: how many more answers make another refresh worth while: as many as there were before the last one.
-        later: rows with examples that neither champion nor challenger has trained on.
+        later: rows with examples that neither champion nor challenger has trained on, without evidence.
         compared: the record of the last comparison of the two; None if there is none.
         again: how many more answers make another comparison worth while: half as many as there were at the last one.
         next: what to do, in one line.
@@ -144,6 +144,11 @@ class Status(Summary):
         return test + (f"; people have called {found} unknown" if self.people else "")
 
     @property
+    def caught_text(self) -> str:
+        """The bound on what is caught, and which judged unknowns count."""
+        return f"{self.caught} (only those of the evidence count, half of the random sample)"
+
+    @property
     def summary(self) -> dict[str, str]:
         """The status in lines."""
         seen, unknown, sampled, dropped = (
@@ -167,7 +172,7 @@ class Status(Summary):
         }
         if self.false_alarms is not None:
             lines["false alarms"] = f"{self.false_alarms.text(0.95)} of the known ones that measure"
-        lines["caught"] = str(self.caught)
+        lines["caught"] = self.caught_text
         if self.drift is not None:
             lines["drift"] = str(self.drift)
         if self.compared is not None:
@@ -192,7 +197,7 @@ def status(habitat: "Habitat", detector: Detector, *, error: float = ERROR) -> S
     promoted = [each for each in habitat.promotions() if each.detector == champion][-1]
     judged = store.judged()
     trained, made = entries[champion].trained_until, detector.record.get("habitat", {})
-    later = 0 if challenger is None else _examples_after(habitat, max(trained, entries[challenger].trained_until))
+    later = 0 if challenger is None else _comparing_after(habitat, max(trained, entries[challenger].trained_until))
     promise = detector.promise or Promise(0.05, 0, unseen=False)
     holdout = detector.holdout_scores if promise.unseen else None
     looks = recent = false_alarms = None
@@ -342,6 +347,13 @@ def _examples_after(habitat: "Habitat", after: int) -> int:
     with habitat.store.index.reading() as index:
         query = "SELECT count(*) FROM answers WHERE id > ? AND shard IS NOT NULL"
         return int(index.execute(query, (after,)).fetchone()[0])
+
+
+def _comparing_after(habitat: "Habitat", after: int) -> int:
+    """How many of these rows a comparison takes: those that are not evidence."""
+    with habitat.store.index.reading() as index:
+        rows = index.execute("SELECT id FROM answers WHERE id > ? AND shard IS NOT NULL", (after,))
+        return int(np.sum(~is_evidence(np.array([id_ for (id_,) in rows], np.int64))))
 
 
 def _measured(test: SequentialTest, rows: Rows, mask: npt.NDArray[np.bool_], holdout: npt.ArrayLike) -> dict[str, Any]:

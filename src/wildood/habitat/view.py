@@ -250,7 +250,7 @@ class View:
             items["measured"] = f"{status.false_alarms.text(0.95)} of those that measure since the calibration are rejected"
         if status.drift is not None:
             items["drift"] = str(status.drift)
-        items["unknowns"] = str(status.caught)
+        items["unknowns"] = status.caught_text
         items["judged unknown"] = f"{judged.unknown:,}"
         return items
 

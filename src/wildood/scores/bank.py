@@ -8,7 +8,8 @@ from torch import Tensor
 
 from wildood.data.sources import Source
 from wildood.errors import InputError
-from wildood.models.classifier import Classifier, Outputs, each_output
+from wildood.models.classifier import Classifier, Outputs
+from wildood.scores.labelled import labelled_features
 from wildood.scores.score import Needs, Score
 from wildood.settings import check_count, optional
 
@@ -33,9 +34,9 @@ class BankScore(Score):
 
     def fit(self, classifier: Classifier, labelled: Source) -> None:
         """Store the normalised features of every labelled example."""
-        self.bank = each_output(classifier, labelled, directions).to(classifier.device)
+        name = type(self).__name__
+        self.bank = F.normalize(labelled_features(classifier, labelled, name), dim=1).to(classifier.device)
         if self.k is not None and self.k > len(self.bank):
-            name = type(self).__name__
             raise InputError(f"{name}: k is {self.k}, but labelled has {len(self.bank)} examples: give a smaller k")
 
     def candidates(self) -> list[Score]:

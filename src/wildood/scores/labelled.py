@@ -74,6 +74,6 @@ def class_means(vectors: Tensor, classes: Tensor, count: int) -> tuple[Tensor, T
     >>> class_means(torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([0, 0, 2]), 3)[0].flatten().tolist()
     [2.0, 0.0, 5.0]
     """
-    member = torch.nn.functional.one_hot(classes, count).double()
-    counts = member.sum(0)
-    return member.T @ vectors.double() / counts.clamp(min=1)[:, None], counts
+    counts = torch.bincount(classes, minlength=count).double()
+    sums = torch.zeros(count, vectors.shape[1], dtype=torch.double).index_add_(0, classes, vectors.double())
+    return sums / counts.clamp(min=1)[:, None], counts
