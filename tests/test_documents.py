@@ -93,6 +93,7 @@ def names():
         "y_later": y_later,
         "x_wild": vectors(300)[0],
         "x_traffic": vectors(300)[0],
+        "ask": lambda example: example[0] > 3,
         "batch": vectors(4)[0],
         "pictures": pictures,
         "images": pictures,

@@ -40,6 +40,7 @@ _HOMES = {
     "RelativeMahalanobis": "wildood.scores.relative_mahalanobis",
     "Scale": "wildood.scores.scale",
     "Schedule": "wildood.methods.schedule",
+    "Separate": "wildood.methods.separate",
     "She": "wildood.scores.she",
     "TableSpec": "wildood.data.tables",
     "TemperatureScaling": "wildood.scores.temperature_scaling",
@@ -102,6 +103,7 @@ __all__ = [
     "RelativeMahalanobis",
     "Scale",
     "Schedule",
+    "Separate",
     "She",
     "TableSpec",
     "TemperatureScaling",
@@ -152,6 +154,7 @@ if TYPE_CHECKING:
     from wildood.methods.godin import Godin
     from wildood.methods.outlier_exposure import OutlierExposure
     from wildood.methods.schedule import Schedule
+    from wildood.methods.separate import Separate
     from wildood.methods.woods import Woods
     from wildood.methods.woods_alt import WoodsAlt
     from wildood.report.evaluation import evaluate

@@ -160,7 +160,7 @@ def test_every_option_has_a_description_and_the_short_ones_are_whole(columns, ca
         assert bare == []
     short = " ".join(shown_by(capsys, "--help").replace("│", " ").split())
     assert "--alpha NUMBER the false-alarm rate (default: 0.05) --confidence" in short
-    assert "--method NAME woods, woods-alt, oe, energy-margin, energy-logistic, godin or csi" in short
+    assert "--method NAME woods, woods-alt, oe, energy-margin, energy-logistic, godin, csi or separate" in short
 
 
 def test_values_of_the_file_are_defaults_in_the_help(config, capsys, columns):

@@ -63,9 +63,10 @@ class FitOptions(TrainingOptions):
             large holdout, where its features differ from those of labelled).
         judged: wild examples that a person has called known or unknown: FILE.npz with x and is_ood (1 for unknown), a
             directory of pictures in known/ and unknown/, or a file whose classes are these (woods and woods-alt).
-        method: woods, woods-alt, oe, energy-margin, energy-logistic, godin or csi; wildood fit --method NAME --help-all
-            shows the settings of a method.
-        as_published: do what the released code does, bugs included (woods, woods-alt and energy-logistic).
+        method: woods, woods-alt, oe, energy-margin, energy-logistic, godin, csi or separate; wildood fit --method NAME
+            --help-all shows the settings of a method.
+        as_published: do what the released code does, bugs included (woods, woods-alt and energy-logistic), or have its
+            schedule (separate).
         features: the submodule whose output are the features (default: detected), for methods that use them.
         frozen: train only the last layer and what the method adds, on features that are computed once.
         confidence: guarantee that rate with this probability, instead of on average; over the draw of the holdout.
@@ -81,7 +82,8 @@ class FitOptions(TrainingOptions):
     fresh: Annotated[str | None, named("DATA")] = None
     judged: Annotated[str | None, named("DATA")] = None
     method: Annotated[
-        Literal["woods", "woods-alt", "oe", "energy-margin", "energy-logistic", "godin", "csi"], named("NAME", None)
+        Literal["woods", "woods-alt", "oe", "energy-margin", "energy-logistic", "godin", "csi", "separate"],
+        named("NAME", None),
     ] = "woods"
     as_published: bool = False
     features: Annotated[str | None, named("NAME")] = None
@@ -160,7 +162,7 @@ def method_of(options: FitOptions) -> Method:
     """The method that the options name, with its own settings."""
     cls: Any = METHODS[options.method]
     if options.as_published and not hasattr(cls, "as_published"):
-        which = "woods, woods-alt and energy-logistic"
+        which = "woods, woods-alt, energy-logistic and separate"
         raise InputError(f"--as-published is for {which}, not for {options.method}: leave it out")
     method: Method = cls.as_published() if options.as_published else cls()
     return method

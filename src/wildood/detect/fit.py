@@ -13,8 +13,10 @@ from torch import nn
 from wildood.data.inputs import Spec
 from wildood.data.sampling import seeded
 from wildood.data.schema import dump, parse
+from wildood.data.sources import Source
 from wildood.data.streams import is_stream
 from wildood.data.validation import all_labels, check_labels, classes_of, has_labels, rows_of
+from wildood.data.wild import WildPool
 from wildood.detect.assessment import accuracy_lost, aside_scores, assess, benefit_over, training_benefit, training_helped
 from wildood.detect.baseline import Baseline, best_start, fitted_ensemble
 from wildood.detect.detector import Detector, Promise, versions
@@ -28,7 +30,7 @@ from wildood.detect.temperature import divide_logits
 from wildood.errors import InputError, TrainingError
 from wildood.evaluate.selection import Comparison
 from wildood.evaluate.thresholds import check_alpha, check_confidence
-from wildood.methods.objective import Method, Objective, stages_of
+from wildood.methods.objective import Method, Objective, Start, stages_of
 from wildood.methods.schedule import Schedule
 from wildood.methods.woods import Woods
 from wildood.models.classifier import (
@@ -369,7 +371,9 @@ def _train(
         drift = measure_drift(trained, start, inputs, None if settings.frozen else settings.features)
         if drift.found and inputs.may_train:
             data, inputs = data.with_fresh(seed), inputs.with_fresh(seed)
+    inputs, start, kept_wild = _filtered(method, trained, inputs, start)
     objective = method.objective(trained, start)
+    objective.derived |= kept_wild
     check_distributed(schedule)
     _check_choice(objective, settings, has_wild=has_wild)
     data = _with_selection(data, objective, settings)
@@ -408,6 +412,19 @@ def _train(
         notes["holdout_accuracy"] = low_holdout_accuracy(start.accuracy, history[0].get("accuracy"))
     record |= {name: text for name, text in notes.items() if text}
     return _Trained(classifier, objective, _with_selection(data, objective, settings), history, kept, drift, run)
+
+
+def _filtered(
+    method: Method, classifier: Classifier, inputs: FitSplit, start: Start
+) -> tuple[FitSplit, Start, dict[str, int]]:
+    """The wild examples that the method's filter keeps, if it has one, and their number for the record."""
+    kept: Callable[[Classifier, Start, Source], Source] | None = getattr(method, "kept", None)
+    if kept is None or inputs.wild is None:
+        return inputs, start, {}
+    whole = inputs.wild.whole(start.seed)
+    part = kept(classifier, start, whole)
+    logger.info("the filter keeps %d of %d wild examples to train on", len(part), len(whole))
+    return inputs._replace(wild=WildPool(part)), start._replace(wild=len(part)), {"kept_wild": len(part), "wild": len(whole)}
 
 
 def _deploy(model: nn.Module, trained: _Trained, settings: _Settings) -> _Deployed:

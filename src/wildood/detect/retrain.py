@@ -27,8 +27,13 @@ WORTHWHILE = 1 / 3  # of the wild data that is set aside: training on all of it 
 
 
 def is_worthwhile(method: Method, schedule: Schedule, data: FitSplit) -> bool:
-    """Whether to train again: much wild data is set aside, and no length or time of the training was given."""
-    if data.traffic is None or data.wild is None or schedule.minutes is not None or not schedule.ends_itself:
+    """Whether to train again: much wild data is set aside, and no length or time of the training was given.
+
+    A method that filters wild data, by `kept`, trains once: its filter has seen what trained, not what was set aside.
+    """
+    if data.traffic is None or data.wild is None or hasattr(method, "kept"):
+        return False
+    if schedule.minutes is not None or not schedule.ends_itself:
         return False
     count, trained = (sum(map(len, wild.pools)) for wild in (data.traffic, data.wild))
     return len(stages_of(method)) == 1 and trained <= (1 - WORTHWHILE) * count

@@ -41,6 +41,7 @@ METHOD_TITLES = {
     "energy-logistic": "energy, logistic",
     "woods": "WOODS",
     "woods-alt": "WOODS-alt",
+    "separate": "SAL",
 }
 SET_TITLES = {
     "svhn": "SVHN",

@@ -6,6 +6,7 @@ from wildood.methods.energy_margin import EnergyMargin
 from wildood.methods.godin import Godin
 from wildood.methods.objective import Method
 from wildood.methods.outlier_exposure import OutlierExposure
+from wildood.methods.separate import Separate
 from wildood.methods.woods import Woods
 from wildood.methods.woods_alt import WoodsAlt
 
@@ -17,4 +18,5 @@ METHODS: dict[str, type[Method]] = {
     "energy-logistic": EnergyLogistic,
     "godin": Godin,
     "csi": Csi,
+    "separate": Separate,
 }

@@ -14,13 +14,16 @@ from wildood.data.structures import Raw, one_tensor
 class OodHead(nn.Module):
     """g(x): one hidden layer of 300 units with ReLU on the penultimate features, one logit; large means OOD.
 
+    With `hidden=0` it is linear.
+
     >>> OodHead(features=64)(torch.zeros(5, 64)).shape
     torch.Size([5])
     """
 
     def __init__(self, features: int, hidden: int = 300) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+        body = (nn.Linear(features, hidden), nn.ReLU()) if hidden else ()
+        self.layers = nn.Sequential(*body, nn.Linear(hidden or features, 1))
 
     def forward(self, features: Tensor) -> Tensor:
         """One logit for each feature vector."""

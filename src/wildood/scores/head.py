@@ -1,4 +1,4 @@
-"""The score of WOODS-alt: the logit of its OOD head."""
+"""The score of WOODS-alt and of SAL: the logit of an OOD head."""
 
 from torch import Tensor, nn
 
@@ -12,6 +12,7 @@ class HeadScore(Score):
     """s(x) = g(φ(x)) + slope E(x) + bias, where g is the OOD head, φ(x) the features and E(x) the energy.
 
     A head that starts from the energy (a slope above 0) starts at g = 0. As published, there is no energy: the slope is 0.
+    That of SAL has no hidden layer (`hidden=0`).
 
     >>> import torch
     >>> HeadScore(features=8)(Outputs(torch.zeros(2, 3), torch.zeros(2, 8))).shape
