@@ -14,33 +14,14 @@ from wildood.detect import export
 from wildood.models.resnet import ResNet20
 from wildood.models.small import MLP, SmallCNN
 from wildood.models.wide_resnet import WideResNet
+from wildood.scores.shipped import POSTHOC
 
 onnxruntime = pytest.importorskip("onnxruntime")
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(300, 6)).astype(np.float32)
 Y = RNG.integers(0, 3, 300)
-SCORES = [
-    wildood.EnergyScore(),
-    wildood.MaxSoftmax(),
-    wildood.MaxLogit(),
-    wildood.Knn(k=5),
-    wildood.Mahalanobis(epsilon=0.0),
-    wildood.ReAct(),
-    wildood.Vim(),
-    wildood.Ensemble(),
-    wildood.TemperatureScaling(),
-    wildood.Gen(),
-    wildood.KlMatching(),
-    wildood.GradNorm(),
-    wildood.NnGuide(k=5),
-    wildood.She(),
-    wildood.Fdbd(),
-    wildood.Nci(),
-    wildood.Scale(),
-    wildood.Ash(),
-    wildood.Ash(variant="s"),
-    wildood.Dice(),
-]
+SETTINGS = {wildood.Mahalanobis: {"epsilon": 0.0}, wildood.Knn: {"k": 5}, wildood.NnGuide: {"k": 5}}  # of few examples
+SCORES = [*(cls(**SETTINGS.get(cls, {})) for cls in POSTHOC if cls is not wildood.Odin), wildood.Ash(variant="s")]
 
 
 @pytest.fixture(scope="module")

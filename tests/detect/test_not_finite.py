@@ -13,33 +13,21 @@ from wildood.detect.bulk import score_shard
 from wildood.detect.detector import Detector, Example
 from wildood.models.classifier import Classifier
 from wildood.scores.score import Score
+from wildood.scores.shipped import POSTHOC
 
 HUGE = np.float32([[3e38, -3e38], [-3e38, 3e38], [3e38, 3e38], [-3e38, -3e38]])
-SCORES = (
-    wildood.EnergyScore(),
-    wildood.EnergyScore(temperature=10.0),
-    wildood.MaxSoftmax(),
-    wildood.MaxLogit(),
-    wildood.Odin(epsilon=0.01),
-    wildood.Mahalanobis(epsilon=0.0),
-    wildood.Mahalanobis(epsilon=0.01),
-    wildood.Knn(k=3),
-    wildood.ReAct(),
-    wildood.Vim(),
-    wildood.Ensemble(),
-    wildood.TemperatureScaling(),
-    wildood.Gen(),
-    wildood.KlMatching(),
-    wildood.GradNorm(),
-    wildood.NnGuide(k=5),
-    wildood.She(),
-    wildood.Fdbd(),
-    wildood.Nci(),
-    wildood.Scale(),
-    wildood.Ash(),
+SETTINGS = {
+    wildood.Odin: {"epsilon": 0.01},
+    wildood.Mahalanobis: {"epsilon": 0.01},
+    wildood.Knn: {"k": 5},
+    wildood.NnGuide: {"k": 5},
+}
+SCORES = [
+    *(cls(**SETTINGS.get(cls, {})) for cls in POSTHOC),
     wildood.Ash(variant="s"),
-    wildood.Dice(),
-)
+    wildood.EnergyScore(temperature=10.0),
+    wildood.Mahalanobis(epsilon=0.0),
+]
 METHODS = (wildood.Woods(), wildood.WoodsAlt(), wildood.OutlierExposure(), wildood.Godin(epsilon=0.01))
 
 

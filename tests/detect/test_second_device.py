@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import wildood
 from wildood.data import sources
 from wildood.models.small import MLP, SmallCNN
+from wildood.scores.shipped import POSTHOC
 
 THERE = torch.device("meta")  # the one that autograd knows everywhere, for tensors whose numbers are the subclass's business
 INDEXING = {torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default, torch.ops.aten._index_put_impl_.default}
@@ -185,27 +186,13 @@ def test_a_fit_gives_the_bits_that_it_gives_on_the_cpu(toy, trained, there, tmp_
         assert_same(answers(each, toy.unknown), answers(expected, toy.unknown))
 
 
-SCORES = (
-    wildood.EnergyScore(),
-    wildood.MaxSoftmax(),
-    wildood.Odin(epsilon=0.01),
-    wildood.Mahalanobis(epsilon=0.01),
-    wildood.Knn(5),
-    wildood.ReAct(),
-    wildood.Vim(2),
-    wildood.TemperatureScaling(),
-    wildood.Gen(),
-    wildood.KlMatching(),
-    wildood.GradNorm(),
-    wildood.NnGuide(k=5),
-    wildood.She(),
-    wildood.Fdbd(),
-    wildood.Nci(),
-    wildood.Scale(),
-    wildood.Ash(),
-    wildood.Ash(variant="s"),
-    wildood.Dice(),
-)
+SETTINGS = {
+    wildood.Odin: {"epsilon": 0.01},
+    wildood.Mahalanobis: {"epsilon": 0.01},
+    wildood.Knn: {"k": 5},
+    wildood.NnGuide: {"k": 5},
+}
+SCORES = [*(cls(**SETTINGS.get(cls, {})) for cls in POSTHOC), wildood.Ash(variant="s")]
 
 
 @pytest.mark.parametrize("score", SCORES, ids=lambda score: type(score).__name__)

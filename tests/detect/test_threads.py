@@ -17,6 +17,7 @@ from wildood.detect.detector import Detector, Example
 from wildood.models.classifier import Classifier
 from wildood.models.small import MLP
 from wildood.scores.score import Score
+from wildood.scores.shipped import POSTHOC
 
 THREADS = 4
 SAY = ("score", "predict", "p_value", "classify", "predict_proba")
@@ -74,29 +75,13 @@ LABELLED, HOLDOUT, TEST = images(150, 0), images(120, 1), images(40, 2)
 WILD = np.concatenate([images(80, 3)[0], np.random.default_rng(4).integers(0, 256, (20, 4, 4, 1)).astype(np.uint8)])
 SPEC = wildood.InputSpec(mean=(0.5,), std=(0.25,))
 BATCHES = [TEST[0][10 * number : 10 * number + 3 + number] for number in range(THREADS)]
-POSTHOC = (
-    wildood.EnergyScore(),
-    wildood.MaxSoftmax(),
-    wildood.MaxLogit(),
-    wildood.Odin(epsilon=0.01),
-    wildood.Mahalanobis(epsilon=0.01),
-    wildood.Knn(k=3),
-    wildood.ReAct(),
-    wildood.Vim(),
-    wildood.Ensemble(),
-    wildood.TemperatureScaling(),
-    wildood.Gen(),
-    wildood.KlMatching(),
-    wildood.GradNorm(),
-    wildood.NnGuide(k=5),
-    wildood.She(),
-    wildood.Fdbd(),
-    wildood.Nci(),
-    wildood.Scale(),
-    wildood.Ash(),
-    wildood.Ash(variant="s"),
-    wildood.Dice(),
-)
+SETTINGS = {
+    wildood.Odin: {"epsilon": 0.01},
+    wildood.Mahalanobis: {"epsilon": 0.01},
+    wildood.Knn: {"k": 5},
+    wildood.NnGuide: {"k": 5},
+}
+SCORES = [*(cls(**SETTINGS.get(cls, {})) for cls in POSTHOC), wildood.Ash(variant="s")]
 METHODS = (
     wildood.Woods(),
     wildood.WoodsAlt(),
@@ -121,7 +106,7 @@ def model():
 
 @pytest.fixture(
     scope="module",
-    params=[*POSTHOC, *METHODS, "frozen"],
+    params=[*SCORES, *METHODS, "frozen"],
     ids=lambda made: made if isinstance(made, str) else type(made).__name__,
 )
 def detector(request, model):
