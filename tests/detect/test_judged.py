@@ -218,3 +218,11 @@ def test_a_plan_ends_with_its_examples_and_waits_for_answers():
 
 def test_answers_train_a_frozen_network_too():
     assert fit(frozen=True, judged=JUDGED).caught.examples == 30
+
+
+def test_answers_may_be_numbers_of_any_kind():
+    x = np.zeros((3, 2), np.float32)
+    for kind in (bool, np.int8, np.float32):
+        assert Judged.of((x, np.array([1, 0, 1], kind))).is_ood.tolist() == [True, False, True]
+    with pytest.raises(wildood.InputError, match="neither true nor false"):
+        Judged.of((x, np.array([1.0, 0.5, 0.0])))

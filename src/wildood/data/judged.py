@@ -44,7 +44,7 @@ class Judged(NamedTuple):
         answers = np.asarray(data[1])
         if answers.shape != (len(examples),):
             raise InputError(f"judged has {len(examples)} examples but is_ood has shape {answers.shape}: give one for each")
-        if answers.dtype.kind not in "biu" or not np.isin(answers, (0, 1)).all():
+        if answers.dtype.kind not in "biuf" or not np.isin(answers, (0, 1)).all():
             raise InputError("judged: is_ood is neither true nor false somewhere: give 1 for unknown and 0 for known")
         return cls(examples, torch.from_numpy(answers.astype(bool)))
 

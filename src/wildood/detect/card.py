@@ -221,7 +221,8 @@ def _metrics(record: "Record", history: list[dict[str, float]]) -> dict[str, str
         )
     if "rejected" in found:
         what = f"{found['aside']} {found['examples']} examples"
-        metrics["rejected"] = f"{100 * found['rejected']:.1f} % of {what}, at the deployed threshold"
+        whose = "the first training's" if "retrained" in record else "the deployed"
+        metrics["rejected"] = f"{100 * found['rejected']:.1f} % of {what}, at {whose} threshold"
     return metrics
 
 

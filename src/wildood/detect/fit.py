@@ -28,6 +28,7 @@ from wildood.detect.retrain import is_as_good, is_worthwhile, look_at, train_on_
 from wildood.detect.split import FitSplit, check_fresh_and_judged, check_seed, split_for_fit
 from wildood.detect.temperature import divide_logits
 from wildood.errors import InputError, TrainingError
+from wildood.evaluate.intervals import FEWEST_UNKNOWN
 from wildood.evaluate.selection import Comparison
 from wildood.evaluate.thresholds import check_alpha, check_confidence
 from wildood.methods.objective import Method, Objective, Start, stages_of
@@ -527,7 +528,8 @@ def _trained_on_all(trial: Detector, copied: Callable[[], Classifier], trained: 
         logger.info("the second training is not as good as the first one, which is kept")
         return trial
     detector.record |= accuracy_lost(detector, len(data.selection)) | _judged_record(detector, data)
-    logger.info("threshold %s: %s", detector.threshold_text, detector.promise_text)
+    logger.info("after the second training, which is deployed:")
+    _log_promises(detector)
     return detector
 
 
@@ -573,6 +575,13 @@ def _report(detector: Detector, keep: Keep) -> None:
         changes = "".join(f", {name} {100 * start[name]:.1f} -> {100 * chosen[name]:.1f} %" for name in columns)
         of = f" of {assessment['aside']} examples set aside" if assessment is not None else ""
         logger.info("kept %s %d of %d%s%s", what, chosen[what], detector.history[-1][what], changes, of)
+    _log_promises(detector)
+
+
+def _log_promises(detector: Detector) -> None:
     logger.info("threshold %s: %s", detector.threshold_text, detector.promise_text)
     if detector.caught is not None:
         logger.info("%s", detector.caught)
+    elif "judged" in detector.record:
+        unknown, least = detector.record["judged"]["unknown"], 2 * FEWEST_UNKNOWN
+        logger.info("no bound on the share of unknowns that is caught: %d of %d unknown answers are there", unknown, least)
