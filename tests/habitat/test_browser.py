@@ -33,8 +33,8 @@ pytestmark = [
 ]
 TOKEN = "a-token-of-many-letters"  # noqa: S105 - of this test only
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+    "--headless", "--hide-scrollbars", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 )  # fmt: skip
 SCHEMES = ("light", "dark")
 # The contrast of each text with what is behind it, where it is below 4.5 (WCAG 2.2, AA).

@@ -467,7 +467,7 @@ def caught_at(
     """The bound on what is caught, by judged unknowns of a fit's record that trained nothing; None without such.
 
     >>> print(caught_at({"judged": {"scores": [1.0] * 18 + [0.0] * 2, "classes": [0] * 20}}, threshold=0.5))
-    at least 71.7 % of unknowns like the judged ones are caught, at 95 % confidence (18 of 20 judged unknowns that measure)
+    at least 71.7 % of unknowns like the judged ones are caught, at 95 % confidence (18 of 20 judged unknowns)
     """
     judged = record.get("judged", {})
     scores = np.asarray(judged.get("scores", ()), np.float64)
